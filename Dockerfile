@@ -1,4 +1,5 @@
-# One image for all services; docker-compose.yml has the command of each.
+# The images of all services: `sandbox` for the one that runs code of models, and one for all others.
+# docker-compose.yml has the command of each.
 # docs/security.md, "Supply chain", says how to move the base to a newer digest.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 
@@ -19,7 +20,16 @@ RUN find /packages/botocore/data -mindepth 1 -maxdepth 1 -type d ! -name s3 -exe
     rm -rf /packages/bin && \
     python -m compileall -q -j 2 --invalidation-mode unchecked-hash /packages
 
-FROM ${PYTHON_IMAGE}
+# What code of models finds installed (docs/code.md), and a cache of fonts that each session gets.
+FROM ${PYTHON_IMAGE} AS code-packages
+WORKDIR /build
+COPY requirements-code.lock ./
+RUN python -m venv /opt/code && \
+    /opt/code/bin/pip install --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements-code.lock && \
+    install -d /opt/code/share/session-home && \
+    HOME=/opt/code/share/session-home /opt/code/bin/python -c "import matplotlib.font_manager"
+
+FROM ${PYTHON_IMAGE} AS product
 
 LABEL org.opencontainers.image.title="Backburner" \
       org.opencontainers.image.description="A self-hosted server for the OpenAI Responses API, built for background work that survives its machines." \
@@ -60,3 +70,12 @@ HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=4 CMD ["py
 # Exec form, so that SIGTERM reaches Python.
 ENTRYPOINT ["python", "-m"]
 CMD ["web", "--host", "0.0.0.0", "--port", "8000"]
+
+# No capability and no user of its own is needed. /sessions must be a volume with a limit.
+FROM product AS sandbox
+COPY --from=code-packages /opt/code /opt/code
+EXPOSE 8600
+HEALTHCHECK NONE
+CMD ["cli.main", "sandbox", "--host", "0.0.0.0", "--folder", "/sessions", "--python", "/opt/code/bin/python"]
+
+FROM product

@@ -22,6 +22,7 @@ FEATURES = (
     "model_list",
     "batches",
     "retrieval",
+    "code",
     "images",
     "tool_search",
     "steering",

@@ -199,6 +199,8 @@ async def tool_stack(
         "BACKBURNER_RETRIEVAL__REWRITE_TIME": "1",
         "BACKBURNER_WEB__STRICT_SCHEMAS": "openai",
         "BACKBURNER_WEB_SEARCH__OMIT": "true",
+        "BACKBURNER_CODE__SANDBOXES": "http://127.0.0.1:1",
+        "BACKBURNER_CODE__TOKEN": secrets.token_urlsafe(16),
         **PROXY_SETTINGS,
     }
     async with stack(

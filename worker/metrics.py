@@ -208,8 +208,8 @@ _OWN_REASONS = (
 """Reasons that are labels; any further reason is counted as `other`."""
 
 _TOOLS = (
-    *("file_search_call", "image_generation_call", "mcp_call", "mcp_list_tools"),
-    "web_search_call",
+    *("code_interpreter_call", "file_search_call", "image_generation_call", "mcp_call"),
+    *("mcp_list_tools", "shell_call_output", "tool_search_call", "web_search_call"),
 )
 """Types of items that are labels; the calls of any further type are `other`."""
 

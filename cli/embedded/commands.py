@@ -57,7 +57,7 @@ def show_logs(
         list[str] | None,
         typer.Argument(
             metavar="NAME",
-            help="web, worker, worker-quarantine, postgres, valkey, demo-upstream or up.",
+            help="web, worker, worker-quarantine, sandbox, postgres, valkey, demo-upstream or up.",
             show_default="all",
         ),
     ] = None,

@@ -1,6 +1,7 @@
 """The processes of one server: their settings, and the order in which they start and stop."""
 
 import os
+import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,20 @@ from models import keys
 from models.config.addresses import DEFAULT_SCHEMA
 from models.config.config_file import PATH_VARIABLE, find_config_file
 from models.config.settings import Settings
+from models.confinement.policy import missing
 from models.console_links import LOGIN_PATH, create_link
 from models.db.database import fetch_sync
 from models.db.queries.leases import LIVE_PIDS, NOW
 from models.db.sync import set_search_path
+from models.features import FEATURES
 from models.hosts import is_loopback
 
 READY_TIMEOUT = 60.0
 """Longest time in seconds from the launch of web and workers until they serve."""
+_FOR_INSTALLERS = ("HOME", "LANG", "PATH", "TMPDIR", "PIP_", "SSL_", "REQUESTS_CA_BUNDLE")
+"""Beginnings of the variables that the sandbox inherits: it has no others, because it runs foreign
+code. It installs packages with pip."""
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,9 @@ class Stack:
         self.console_url: str | None = None
         """The console with a link that logs in once; None: this server has no console."""
         self._ports = folder.ports(
-            ["web", "postgres", "valkey", "demo"], {"web": options.port}, options.host
+            ["web", "postgres", "valkey", "demo", "sandbox"], {"web": options.port}, options.host
         )
+        self._code_token = secrets.token_urlsafe(24)
 
     @property
     def base_url(self) -> str:
@@ -167,6 +175,8 @@ class Stack:
                     process.release()
                 self._wait_until_ready(registered, stop)
             self._launch_worker("worker-quarantine", "--quarantine", settings, is_held=False)
+            if runs_sandbox(settings):
+                self._launch_sandbox()
         except psycopg.Error as error:
             raise CommandFailed(
                 f"the database failed while starting: {str(error).splitlines()[0]}"
@@ -241,6 +251,29 @@ class Stack:
         )
         self._workers[-1].stop_timeout += settings.worker.longest_grace.total_seconds()
 
+    def _launch_sandbox(self) -> None:
+        """It starts last too: before the first call of a tool it is not needed."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()  # noqa: TID251
+            if name.startswith(_FOR_INSTALLERS) or name.lower() in _PROXIES
+        }
+        process = Process(
+            "sandbox",
+            self._folder.logs / "sandbox.log",
+            [
+                *(sys.executable, "-m", "cli.main", "sandbox"),
+                *("--port", str(self._ports["sandbox"])),
+                *("--folder", str(self._folder.path / "sandbox")),
+                *("--venv", str(self._folder.path / "code-packages")),
+            ],
+            environment=environment | {"BACKBURNER_CODE__TOKEN": self._code_token},
+        )
+        process.directory = ROOT
+        process.launch()
+        self._servers.append(process)
+        self.supervisor.add(process)
+
     def _launch(
         self,
         group: list[Process],
@@ -283,6 +316,11 @@ class Stack:
             # the children have another working directory
             PATH_VARIABLE: str(file.absolute()) if (file := find_config_file()) is not None else "",
         }
+        if runs_sandbox(settings):
+            environment |= {
+                "BACKBURNER_CODE__SANDBOXES": f"http://127.0.0.1:{self._ports['sandbox']}",
+                "BACKBURNER_CODE__TOKEN": self._code_token,
+            }
         if self.has_upstream:
             return environment
         return environment | {
@@ -309,6 +347,11 @@ class Stack:
         """The address for clients on this machine: the loopback if web listens on all
         interfaces."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104 - looked up, not bound
+
+
+def runs_sandbox(settings: Settings) -> bool:
+    """Whether `up` starts a sandbox: no other is configured, and the system can confine code."""
+    return "code" in FEATURES and not settings.code.sandboxes and not missing()
 
 
 def check_redis(url: str) -> None:

@@ -29,6 +29,7 @@ from models.config.config_file import BadSettings, find_config_file
 from models.config.routes import DEFAULT, Routes
 from models.config.settings import Settings
 from models.config.values import HTTP_ADDRESS
+from models.confinement.policy import missing
 from models.upstream_probe import TIMEOUT, UpstreamProbe, chat_models, probe_upstream
 
 FROM_ENVIRONMENT = "env"
@@ -134,6 +135,11 @@ def tool_notes(settings: Settings) -> list[str]:
         f"The tool {tool} cannot run: {variable} is not set (docs/tools.md)."
         for tool, variable in settings.missing_tools.items()
     ]
+    if not settings.code.sandboxes and (lacking := missing()):
+        notes.append(
+            f"Code of models cannot run here: the system has no {' and no '.join(lacking)} "
+            "(docs/code.md)."
+        )
     if settings.retrieval.embedding_model is None:
         notes.append(
             "The tool file_search finds words, not meanings: "

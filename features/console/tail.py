@@ -38,6 +38,7 @@ KINDS = {
         *("response.mcp_", "response.web_search_call.", "response.file_search_call."),
         *("response.function_call_arguments.", "response.custom_tool_call_input."),
         *("response.code_interpreter_call", "response.image_generation_call."),
+        "response.shell_call_",
     ),
 }
 """Which events a filter shows, by the beginnings of their types. `text`: all others."""

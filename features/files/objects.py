@@ -5,7 +5,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from models.db.queries.file_contents import FileRow
+from models.db.queries.file_contents import OF_CONTAINER, FileRow
 from models.errors import InvalidRequest
 from models.files.kinds import IMAGES, TEXT, Examination, claimed_kind
 from models.ids import file_id
@@ -18,16 +18,18 @@ _LONGEST_NAME = 255
 
 
 class FilePurpose(StrEnum):
-    """What a file is for. Clients may not upload a `batch_output`."""
+    """What a file is for. Clients may not upload a `batch_output`, nor see a `container` here."""
 
     USER_DATA = "user_data"
     BATCH = "batch"
     BATCH_OUTPUT = "batch_output"
     ASSISTANTS = "assistants"
     VISION = "vision"
+    CONTAINER = OF_CONTAINER
 
 
-UPLOADED = tuple(purpose for purpose in FilePurpose if purpose is not FilePurpose.BATCH_OUTPUT)
+_MADE_HERE = (FilePurpose.BATCH_OUTPUT, FilePurpose.CONTAINER)
+UPLOADED = tuple(purpose for purpose in FilePurpose if purpose not in _MADE_HERE)
 
 
 def file_object(row: FileRow) -> dict[str, Any]:

@@ -88,7 +88,7 @@ async def file_content(file_id: str, request: Request, key: FilesKey) -> Respons
         last = part.start + part.length - 1
         headers["content-range"] = f"bytes {part.start}-{last}/{row.bytes}"
     return ContentResponse(
-        _behind(first, chunks),
+        behind(first, chunks),
         200 if wanted is None else 206,
         headers,
         state.settings.web.send_timeout.total_seconds(),
@@ -141,7 +141,8 @@ async def cancel_upload(upload_id: str, request: Request, key: FilesKey) -> Resp
     return json_response(await uploads.cancel(key, upload_id, actor_of(request)))
 
 
-async def _behind(first: bytes, others: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def behind(first: bytes, others: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """A content whose first chunk was read already."""
     async with aclosing(others):
         yield first
         async for chunk in others:

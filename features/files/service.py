@@ -2,10 +2,36 @@
 
 from uuid import UUID
 
-from features.files.queries import DELETE_FILE
-from models.db.database import Connection, Pool, fetch_idempotent
+from features.files.queries import DELETE_FILE, LOCK_PROJECT
+from models.config.groups import QuotaSettings
+from models.db.database import Connection, Pool, fetch, fetch_idempotent
 from models.db.queries.audit import Actor, AuditEntry
+from models.db.queries.file_contents import STORED_FILES
 from models.ids import file_id
+
+
+async def exceeded_quota(
+    connection: Connection,
+    own: QuotaSettings,
+    common: QuotaSettings,
+    project: UUID,
+    file: UUID,
+    size: int,
+) -> str | None:
+    """The quota that a file of `size` bytes would exceed, such as `5 stored files`, in the
+    transaction that stores it. `own`: the quotas of the project; `common`: of all others."""
+    most_files = common.files if own.files is None else own.files
+    most_bytes = common.file_bytes if own.file_bytes is None else own.file_bytes
+    if not most_files and not most_bytes:
+        return None
+    values = {"project": project, "id": file}
+    await fetch(connection, LOCK_PROJECT, values)
+    [stored] = await fetch(connection, STORED_FILES, values)
+    if most_files and stored.count + 1 > most_files:
+        return f"{most_files} stored files"
+    if most_bytes and stored.bytes + size > most_bytes:
+        return f"{most_bytes} bytes of stored files"
+    return None
 
 
 async def delete(

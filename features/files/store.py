@@ -37,7 +37,7 @@ from models.db.database import (
 )
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor
-from models.db.queries.file_contents import STORED_FILES, FileRow, PartRow
+from models.db.queries.file_contents import FileRow, PartRow
 from models.errors import (
     InvalidRequest,
     NotFound,
@@ -117,10 +117,10 @@ class FileStore:
             shown = await once(draft.hashable(), partial(self._complete, key, draft))
         except BaseException:
             if draft.id is not None:
-                await asyncio.shield(self._abandon(draft.id))
+                await asyncio.shield(self.abandon(draft.id))
             raise
         if draft.id is not None and shown["id"] != file_id(draft.id):
-            await self._abandon(draft.id)
+            await self.abandon(draft.id)
         return shown
 
     async def _read_part(
@@ -200,7 +200,7 @@ class FileStore:
             "upload_time": self._limits.upload_time,
         }
         async with self._pool.connection() as connection, connection.transaction():
-            await self._require_quota(connection, key, new_id, reserved)
+            await self.require_quota(connection, key, new_id, reserved)
             await fetch(connection, files.INSERT_FILE, values)
             if noted is not None:
                 await note_made(connection, noted)
@@ -224,7 +224,7 @@ class FileStore:
         }
         async with self._pool.connection() as connection, connection.transaction():
             if size > draft.reserved:
-                await self._require_quota(connection, key, draft.id, size)
+                await self.require_quota(connection, key, draft.id, size)
             rows = await fetch(connection, files.COMPLETE_FILE, values)
             if not rows:
                 raise RequestTimeout("The file did not arrive in time.")
@@ -245,22 +245,15 @@ class FileStore:
             wanted = self._limits.batch_retention
         return shorter_lifetime(wanted, key.policy.retention)
 
-    async def _require_quota(self, connection: Any, key: ApiKey, new_id: UUID, size: int) -> None:
+    async def require_quota(self, connection: Any, key: ApiKey, new_id: UUID, size: int) -> None:
         """In the transaction that stores the file. Raises QuotaExceeded."""
-        own, common = key.policy.quotas, self._quotas
-        most_files = common.files if own.files is None else own.files
-        most_bytes = common.file_bytes if own.file_bytes is None else own.file_bytes
-        if not most_files and not most_bytes:
-            return
-        values = {"project": key.project_id, "id": new_id}
-        await fetch(connection, files.LOCK_PROJECT, values)
-        [stored] = await fetch(connection, STORED_FILES, values)
-        if most_files and stored.count + 1 > most_files:
-            raise too_much_stored(f"{most_files} stored files")
-        if most_bytes and stored.bytes + size > most_bytes:
-            raise too_much_stored(f"{most_bytes} bytes of stored files")
+        exceeded = await service.exceeded_quota(
+            connection, key.policy.quotas, self._quotas, key.project_id, new_id, size
+        )
+        if exceeded is not None:
+            raise too_much_stored(exceeded)
 
-    async def _abandon(self, new_id: UUID) -> None:
+    async def abandon(self, new_id: UUID) -> None:
         """The purge deletes what is left of it."""
         with suppress(*DATABASE_UNAVAILABLE):
             await fetch(self._pool, files.ABANDON_FILE, {"id": new_id})

@@ -94,6 +94,9 @@ class ImageMaker:
 class ImageGeneration:
     """Makes the images of one response. Without a model in the settings it offers no function."""
 
+    time: float | None = None
+    in_order = False
+
     def __init__(self, maker: ImageMaker, tool: Mapping[str, Any], context: ToolContext) -> None:
         assert context.project is not None
         self._maker = maker

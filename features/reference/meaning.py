@@ -88,15 +88,16 @@ PARAMETERS: dict[str, str] = {
     "that their length reveals nothing about their text.",
     "include": "Further output to include. `message.output_text.logprobs` adds log probabilities, "
     "`web_search_call.action.sources` and `file_search_call.results` the results of searches, "
+    "`code_interpreter_call.outputs` what code has printed, "
     "`reasoning.encrypted_content` the sealed reasoning. The other values have no effect.",
     "tools": "The tools that the model may call. Web search is left out if the server has no "
     "provider for it. Names must differ within a namespace. The client runs `shell`, "
     "`local_shell`, `apply_patch`, `computer` and `tool_search` with `execution: client`; without "
     "it this server searches the tools with `defer_loading`. It lists and calls the tools of an "
     "`mcp` server; its credentials and the path of its address are never shown again. It searches "
-    "its own vector stores for `file_search`. Tools that a model's upstream runs itself "
-    "(`code_interpreter`, …) are passed to it if it supports the Responses API; otherwise they are "
-    "refused.",
+    "its own vector stores for `file_search`, and runs `code_interpreter` and `shell` in its own "
+    "containers. Tools that a model's upstream runs itself (`image_generation`, …) are passed to "
+    "it if it supports the Responses API; otherwise they are refused.",
     "tool_choice": "Whether the model must call a tool, and which. The tool must be among `tools` "
     "or the tools that `input` adds; `required` needs at least one.",
     "parallel_tool_calls": "Whether the model may call several tools in one turn.",

@@ -3,6 +3,7 @@ official SDK's models, with what this server always sends and never sends; event
 their structs (models/wire/events.py)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from openai.types import responses as sdk
@@ -218,6 +219,7 @@ def _output_items(*, native: bool) -> dict[str, Schema]:
     citations = (
         response_output_text.AnnotationURLCitation,
         response_output_text.AnnotationFileCitation,
+        response_output_text.AnnotationContainerFileCitation,
     )
     return {
         "OutputItem": {"anyOf": [items, _NATIVE_ITEM]} if native else items,
@@ -250,6 +252,11 @@ _FOUND = described(
     array_of(sdk_object(Result, attributes=OBJECT, score=SHARE, text=STRING)),
     "Only with `file_search_call.results` in `include`.",
 )
+_PRINTED = described(
+    array_of(OBJECT),
+    "What the code printed (`logs`), and its charts (`image`, with the path of the file). Only "
+    "with `code_interpreter_call.outputs` in `include`.",
+)
 _SEALED = {
     "description": "The sealed reasoning. If it is sent back, the model gets it again. Only with "
     "`include`."
@@ -273,7 +280,11 @@ _OUTPUT_ITEMS = (
     ),
     _item(sdk.ResponseFunctionToolCall, _NAMESPACE, arguments=_JSON_TEXT),
     _item(sdk.ResponseCustomToolCall, _NAMESPACE),
-    _item(sdk.ResponseFunctionShellToolCall),
+    _item(sdk.ResponseFunctionShellToolCall, {"environment": OBJECT}),
+    _item(sdk.ResponseFunctionShellToolCallOutput, {"max_output_length": COUNT}),
+    _item(
+        sdk.ResponseCodeInterpreterToolCall, {"outputs": _PRINTED}, status=_CAN_FAIL, code=STRING
+    ),
     _item(response_output_item.LocalShellCall),
     _item(sdk.ResponseApplyPatchToolCall),
     sdk_item(
@@ -320,8 +331,8 @@ _OUTPUT_ITEMS = (
 
 _NATIVE_ITEM = described(
     object_schema({"id": STRING, "type": STRING, "status": _CAN_FAIL}),
-    "An item of a tool that the upstream runs itself (`code_interpreter_call`, "
-    "`image_generation_call`, …), as the upstream sent it.",
+    "An item of a tool that the upstream runs itself (`image_generation_call`, …), as the upstream "
+    "sent it.",
 )
 
 
@@ -338,7 +349,12 @@ _EVENT_FIELDS: dict[str, Schema] = {
 }
 """Fields of events with objects -> their schema."""
 _PADDING = described(STRING, "Padding without meaning. Only with `include_obfuscation`.")
-_SCALAR_TYPES: dict[object, Schema] = {int: COUNT, str: STRING}
+_PLAIN_TYPES: dict[object, Schema] = {
+    int: COUNT,
+    str: STRING,
+    dict[str, str]: OBJECT,
+    list[dict[str, Any]]: array_of(OBJECT),
+}
 
 
 def _events() -> dict[str, Schema]:
@@ -347,7 +363,7 @@ def _events() -> dict[str, Schema]:
     tags: dict[str, str] = {}
     for tag, kind in event_types().items():
         fields = {
-            field.name: _EVENT_FIELDS.get(field.name) or _SCALAR_TYPES[field.type]
+            field.name: _EVENT_FIELDS.get(field.name) or _PLAIN_TYPES[field.type]
             for field in msgspec.structs.fields(kind)
         }
         name = f"{kind.__name__}Event"

@@ -90,6 +90,9 @@ _PARAMETERS = {
 class FileSearch:
     """The `file_search` tool of one request. It offers no function if the upstream runs it."""
 
+    time: float | None = None
+    in_order = False
+
     def __init__(self, files: ProjectFiles, tool: Mapping[str, Any], context: ToolContext) -> None:
         """`files`: those of the response's project."""
         self._is_ours = is_own_file_search(tool)

@@ -285,7 +285,8 @@ def _usage_objects() -> dict[str, Schema]:
         },
         {
             **dict.fromkeys(
-                (*UNITS.values(), "input_cached_tokens", "output_reasoning_tokens"), COUNT
+                (*UNITS.values(), "num_sessions", "input_cached_tokens", "output_reasoning_tokens"),
+                COUNT,
             ),
             "completion_window": nullable(one_of_texts(CompletionWindow)),
             "price_factor": described(

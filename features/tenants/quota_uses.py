@@ -13,7 +13,13 @@ from redis.asyncio import Redis
 from models.config.groups import CacheSettings, QuotaSettings
 from models.db.database import Connection, Pool, fetch_idempotent
 from models.db.queries.file_contents import STORED_FILES
-from models.db.queries.quotas import COUNTED_BATCHES, OPEN_BY_PROJECT, QUOTA_STATE
+from models.db.queries.quotas import (
+    CODE_USE,
+    COUNTED_BATCHES,
+    OPEN_BY_PROJECT,
+    QUOTA_STATE,
+    USED_CPU,
+)
 from models.db.queries.usage import USED_TOKENS
 from models.projects.quotas import WINDOW, ProjectQuotas
 from models.redis.channels import cache_share_keys
@@ -58,8 +64,8 @@ async def quota_uses(
     counts_unlimited: bool,
 ) -> list[QuotaUse]:
     """The quotas that limit the project, and those whose use is known. `redis` None, or one that
-    does not answer: without what only it counts. `counts_unlimited`: also files, batches and tokens
-    without a limit, which reads more rows."""
+    does not answer: without what only it counts. `counts_unlimited`: also files, batches, code and
+    tokens without a limit, which reads more rows."""
     used = await _stored_uses(on, project, limits, counts_unlimited=counts_unlimited)
     if redis is not None:
         with suppress(*REDIS_ERRORS):
@@ -92,6 +98,12 @@ async def _stored_uses(
     if is_counted("files", "file_bytes"):
         [files] = await fetch_idempotent(on, STORED_FILES, {**values, "id": UUID(int=0)})
         used |= {"files": files.count, "file_bytes": files.bytes}
+    if is_counted("code_sessions", "code_memory_bytes"):
+        [code] = await fetch_idempotent(on, CODE_USE, {**values, "id": UUID(int=0)})
+        used |= {"code_sessions": code.sessions, "code_memory_bytes": code.memory}
+    if is_counted("code_seconds_per_day"):
+        [spent] = await fetch_idempotent(on, USED_CPU, values)
+        used["code_seconds_per_day"] = spent // 1000
     for name, since in _token_periods().items():
         if is_counted(name):
             asked: dict[str, object] = {"project": project, "since": since}

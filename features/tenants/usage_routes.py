@@ -49,6 +49,7 @@ UNITS = {
     UsageKind.IMAGES: "images",
     UsageKind.AUDIO_SPEECHES: "characters",
     UsageKind.AUDIO_TRANSCRIPTIONS: "seconds",
+    UsageKind.CODE: "cpu_milliseconds",
 }
 """Kind -> the field with what is counted besides requests and tokens."""
 _NOT_KEPT = ("sizes", "sources")
@@ -289,6 +290,8 @@ def _result(row: UsageRow, kind: UsageKind) -> dict[str, Any]:
     }
     if kind in UNITS:
         result[UNITS[kind]] = row.units
+    if kind is UsageKind.CODE:
+        result["num_sessions"] = row.requests
     if kind is UsageKind.COMPLETIONS:
         result |= {
             "input_cached_tokens": row.cached_tokens,

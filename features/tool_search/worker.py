@@ -119,6 +119,9 @@ class Indexes:
 class ToolSearch:
     """The search of one request."""
 
+    time: float | None = None
+    in_order = False
+
     def __init__(self, indexes: Indexes, tool: Mapping[str, Any], context: ToolContext) -> None:
         """`tool`: with `all`, everything that has a name is searched."""
         self._indexes = indexes

@@ -167,6 +167,8 @@ FOREIGN_VARIABLES = {
             *("BACKBURNER_WEBS", "BACKBURNER_WORKERS", "BACKBURNER_STREAMS"),
             *("BACKBURNER_WEB_STOP", "BACKBURNER_WORKER_STOP"),
             *("BACKBURNER_WEB_MEMORY", "BACKBURNER_WORKER_MEMORY"),
+            *("BACKBURNER_SANDBOX_IMAGE", "BACKBURNER_SANDBOX_MEMORY"),
+            *("BACKBURNER_SANDBOX_DISK", "BACKBURNER_SANDBOX_CPUS"),
         ],
         "docker-compose.yml ([deploy.md](deploy.md#variables))",
     ),

@@ -303,3 +303,26 @@ class SteeringSettings(Group):
     """Most inputs that may be queued for one response."""
     pending_bytes: Bytes = Field(default=4 * 1024 * 1024, ge=1000)
     """Most bytes of all of them together."""
+
+
+class CodeSettings(Group):
+    """Running code for models ([code.md](code.md))."""
+
+    sandboxes: TextList = ()
+    """Base URLs of the sandboxes, such as `http://sandbox-0:8600`. Empty: no code is run."""
+    token: SecretStr = SecretStr("")
+    """What workers show to sandboxes, at least 16 characters."""
+    wall_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
+    """Longest time of one call of code."""
+    idle_time: Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
+    """After so long without use a container expires, unless a client wants less."""
+    memory_limit: Literal["1g", "4g", "16g", "64g"] = "1g"
+    """Largest `memory_limit` that a client may name: sandboxes must be run with as much."""
+    file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
+    """Largest file that code leaves in a container and that is kept."""
+
+    @model_validator(mode="after")
+    def _check_sandboxes(self) -> Self:
+        if self.sandboxes and len(self.token.get_secret_value()) < _MIN_TOKEN:
+            raise ValueError(f"code.sandboxes needs code.token of at least {_MIN_TOKEN} characters")
+        return self

@@ -149,6 +149,12 @@ class QuotaSettings(Group):
     """Vector stores that have not expired."""
     vector_bytes: Bytes | None = Field(default=None, ge=0)
     """Bytes of the texts and embeddings in vector stores."""
+    code_sessions: int | None = Field(default=None, ge=0)
+    """Sessions of [containers](code.md) at the same time."""
+    code_memory_bytes: Bytes | None = Field(default=None, ge=0)
+    """Memory that these sessions may use together: the sum of their limits."""
+    code_seconds_per_day: int | None = Field(default=None, ge=0)
+    """CPU seconds of code in one day in UTC."""
     tokens_per_day: Tokens | None = Field(default=None, ge=0)
     """Input and output tokens of one day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)

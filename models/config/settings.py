@@ -35,6 +35,7 @@ from models.config.addresses import (
 from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
 from models.config.feature_groups import (
     BatchSettings,
+    CodeSettings,
     ConsoleSettings,
     ExtractionSettings,
     FileSettings,
@@ -167,6 +168,7 @@ class Settings(FileBackedSettings):
     search: SearchSettings = SearchSettings()
     extraction: ExtractionSettings = ExtractionSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    code: CodeSettings = CodeSettings()
     audit: AuditSettings = AuditSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()

@@ -179,6 +179,16 @@ class CommandDone(Event, frozen=True, tag="response.shell_call_command.done"):
     command: str
 
 
+class ShellOutputDelta(_ItemEvent, frozen=True, tag="response.shell_call_output_content.delta"):
+    command_index: int
+    delta: dict[str, str]
+
+
+class ShellOutputDone(_ItemEvent, frozen=True, tag="response.shell_call_output_content.done"):
+    command_index: int
+    output: list[dict[str, Any]]
+
+
 class SearchInProgress(_ItemEvent, frozen=True, tag="response.web_search_call.in_progress"): ...
 
 

@@ -49,7 +49,8 @@ def match_outputs(items: Sequence[Item]) -> dict[int, int]:
 def unanswered_calls(items: Iterable[Item]) -> list[str]:
     """The ids of the complete calls without an output, in the order of the calls.
 
-    An `incomplete` call cannot be run, so it needs no output.
+    An `incomplete` call cannot be run, and a shell call in a container is answered by the server
+    that has the container: they need no output.
     """
     open_calls: dict[str, None] = {}
     for item in items:
@@ -64,9 +65,9 @@ def require_outputs(items: list[Item], open_calls: Collection[str] = ()) -> None
     """Checks a new input, with its references resolved: calls and outputs must match.
 
     Every call, and every one of the `open_calls` of the continuation, needs an output after it,
-    except an `incomplete` call. Every output needs a call before it. Some upstreams number their
-    calls anew in every turn, so an id may occur several times. Raises InvalidRequest
-    (param="input").
+    except those that need none (`unanswered_calls`). Every output needs a call before it. Some
+    upstreams number their calls anew in every turn, so an id may occur several times. Raises
+    InvalidRequest (param="input").
     """
     for call_id, noun in find_open_calls(items, open_calls).items():
         raise InvalidRequest(f"No tool output found for {noun} {call_id}.", param="input")
@@ -95,4 +96,6 @@ def find_open_calls(
 
 
 def _needs_output(item: Item) -> bool:
-    return is_call(item) and item.get("status") != "incomplete"
+    environment = item.get("environment")
+    is_hosted = type(environment) is dict and environment.get("type") == "container_reference"
+    return is_call(item) and item.get("status") != "incomplete" and not is_hosted

@@ -101,3 +101,5 @@ class UsageKind(StrEnum):
     IMAGES = "images"
     AUDIO_SPEECHES = "audio_speeches"
     AUDIO_TRANSCRIPTIONS = "audio_transcriptions"
+    CODE = "code_interpreter_sessions"
+    """Sessions of containers; `units` are milliseconds of their CPU."""

@@ -1,7 +1,7 @@
 """The events of stored items: of a precomputed response, and of items that were held back in the
 stream until a tool call before them had its result (docs/wire.md). Pure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from models.wire.events import (
@@ -45,6 +45,8 @@ from models.wire.events import (
     SearchCompleted,
     Searching,
     SearchInProgress,
+    ShellOutputDelta,
+    ShellOutputDone,
     SummaryDelta,
     SummaryDone,
     SummaryPartAdded,
@@ -113,6 +115,8 @@ def _initial_fields(item: Item) -> Item:
             return {ARGUMENT_FIELDS[item["type"]]: ""}
         case "shell_call":
             return {"action": {**item["action"], "commands": []}}
+        case "shell_call_output":
+            return {"output": []}
         case _:
             return {}
 
@@ -176,11 +180,25 @@ def _custom_input(item: Item, index: int) -> Iterator[Event]:
 
 
 def _commands(item: Item, index: int) -> Iterator[Event]:
-    for number, command in enumerate(item["action"]["commands"]):
+    return command_events(index, item["action"]["commands"])
+
+
+def command_events(index: int, commands: Iterable[str]) -> Iterator[Event]:
+    """The events of a shell call's commands: for each `added`, one delta with all of it, `done`."""
+    for number, command in enumerate(commands):
         yield CommandAdded(index, number, "")
         if command:
             yield CommandDelta(index, number, command)
         yield CommandDone(index, number, command)
+
+
+def shell_output_events(item: Item, index: int) -> Iterator[Event]:
+    """The events of a shell call's output: of each command one delta with all of it, and `done`."""
+    for number, output in enumerate(item["output"]):
+        delta = {name: output[name] for name in ("stdout", "stderr") if output[name]}
+        if delta:
+            yield ShellOutputDelta(item["id"], index, number, delta)
+        yield ShellOutputDone(item["id"], index, number, [output])
 
 
 def _list_tools(item: Item, index: int) -> Iterator[Event]:
@@ -245,6 +263,7 @@ _ITEM_EVENTS: dict[str, Callable[[Item, int], Iterator[Event]]] = {
     "function_call": _function_arguments,
     "custom_tool_call": _custom_input,
     "shell_call": _commands,
+    "shell_call_output": shell_output_events,
     "mcp_list_tools": _list_tools,
     "mcp_call": _mcp_call,
     "web_search_call": _web_search,

@@ -2,8 +2,8 @@
 items that are shown only if `include` names them.
 
 Of the values of `include`, some about tools and log probabilities decide what a run stores. URLs of
-images are always shown, because clients send listed items back. Sealed reasoning and the results of
-file searches are always stored, for later runs, and shown only on request.
+images are always shown, because clients send listed items back. Sealed reasoning, the results of
+file searches and the outputs of code are always stored, for later runs, and shown only on request.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,6 +12,7 @@ from typing import Any
 
 from models.wire.events import Event, Item, ItemDone
 from models.wire.mcp import without_hidden_fields
+from models.wire.tools import is_own_container
 
 TOOL_CHOICE_UNMET, TEXT_FORMAT_UNMET = "tool_choice_unmet", "text_format_unmet"
 _UNMET_PARAMETERS = {TOOL_CHOICE_UNMET: "tool_choice", TEXT_FORMAT_UNMET: "text.format"}
@@ -175,9 +176,11 @@ def unknown_response_fields(response: Mapping[str, Any]) -> dict[str, Any]:
 SEALED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 FILE_RESULTS = "file_search_call.results"
+CODE_OUTPUTS = "code_interpreter_call.outputs"
 _HIDDEN = {
     "reasoning": ("encrypted_content", SEALED_REASONING),
     "file_search_call": ("results", FILE_RESULTS),
+    "code_interpreter_call": ("outputs", CODE_OUTPUTS),
 }
 """type of an item -> its field that may be hidden, and the value of `include` that shows it."""
 
@@ -202,4 +205,6 @@ def _filtered(item: Item, include: Collection[str]) -> Item:
     hidden, value = _HIDDEN[item["type"]]
     if value in include or hidden not in item:
         return item
+    if hidden == "outputs" and not is_own_container(item.get("container_id")):
+        return item  # of an upstream, which was asked for it
     return {name: content for name, content in item.items() if name != hidden}

@@ -25,6 +25,13 @@ _OWN_STORE = re.compile("vs_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 """The ids that this server makes for vector stores (models/ids.py): other servers do not make a
 UUIDv7 of them."""
 
+CODE_TOOLS = ("code_interpreter", "shell")
+"""The types of the tools that run in a container. A shell with another environment runs at the
+client."""
+_IN_CONTAINER = ("container_auto", "container_reference")
+_OWN_CONTAINER = re.compile("cntr_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
+"""The ids that this server makes for containers, like those of vector stores."""
+
 _OMIT_HINT = (
     ", or BACKBURNER_WEB_SEARCH__OMIT=true, which leaves it out for clients that always send it"
 )
@@ -72,9 +79,45 @@ def is_own_file_search(tool: Mapping[str, Any]) -> bool:
     )
 
 
+def is_own_container(container_id: Any) -> bool:
+    """Whether this server made the id of a container."""
+    return type(container_id) is str and _OWN_CONTAINER.fullmatch(container_id) is not None
+
+
+def is_code_tool(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool runs in a container: of this server, or of a native upstream."""
+    if tool["type"] == "shell":
+        environment = tool.get("environment")
+        return isinstance(environment, Mapping) and environment.get("type") in _IN_CONTAINER
+    return bool(tool["type"] == "code_interpreter")
+
+
+def container_of(tool: Mapping[str, Any]) -> Any:
+    """The id of the container that a tool names; what it says of a new one, if it names none."""
+    if tool["type"] == "shell":
+        environment = tool["environment"]
+        return environment.get("container_id", environment)
+    return tool.get("container")
+
+
+def is_own_code_tool(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool runs in a container of this server: it names one."""
+    return is_code_tool(tool) and is_own_container(container_of(tool))
+
+
+def may_run_code(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool may run in a container of this server: it names one, or lets one be made."""
+    return is_code_tool(tool) and (
+        type(container := container_of(tool)) is not str or is_own_container(container)
+    )
+
+
 def is_native_only(tool: Mapping[str, Any]) -> bool:
-    """Whether only a native upstream can run the tool."""
+    """Whether only a native upstream can run the tool. One that lets a container be made runs here
+    too, if this server runs code (`may_run_code`)."""
     kind = tool["type"]
+    if is_code_tool(tool):
+        return not is_own_code_tool(tool)
     return kind in NATIVE_ONLY_TOOLS or (kind == FILE_SEARCH and not is_own_file_search(tool))
 
 
@@ -90,7 +133,8 @@ def is_server_search(tool: Mapping[str, Any]) -> bool:
 def is_unchecked(tool: Mapping[str, Any]) -> bool:
     """Whether a native upstream gets the tool as the client sent it, with any fields that it may
     have."""
-    return is_native_only(tool) or tool["type"] in ("shell", *COMPUTERS)
+    may_pass = is_native_only(tool) or tool["type"] in ("shell", *COMPUTERS)
+    return may_pass and not is_own_code_tool(tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +173,7 @@ def callable_tools(tools: Iterable[Mapping[str, Any]]) -> Iterator[CallableTool]
                     inner,
                     tool["description"],
                 )
-        elif tool["type"] in CALL_ITEM_TYPES and not is_server_search(tool):
+        elif tool["type"] in CALL_ITEM_TYPES and not (is_server_search(tool) or is_code_tool(tool)):
             target = CallTarget(
                 CALL_ITEM_TYPES[tool["type"]],
                 tool.get("name", ""),
@@ -202,6 +246,7 @@ def require_valid_choice(
         for tool in available
         if tool["type"] in ("mcp", FILE_SEARCH, *NATIVE_ONLY_TOOLS)
         or is_server_search(tool)
+        or is_code_tool(tool)
         or (has_web_search and tool["type"] in WEB_SEARCH)
     ]
     if choice == "required" and not targets and not server_tools:

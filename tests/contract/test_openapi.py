@@ -185,7 +185,10 @@ def test_the_document_knows_every_output_item() -> None:
     }
     made = set()
     for kind in leaves(OpenItem):
-        fields = {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
+        fields: dict[str, Any] = (
+            {"server_label": "s", "name": "f"} if issubclass(kind, OpenServerCall) else {}
+        )
+        fields |= {"container_id": "c", "call_id": "call_1"} if fields else {}
         if kind is OpenPicture:
             fields = {"result": ""}
         elif kind is OpenToolSearch:
@@ -247,7 +250,7 @@ def test_with_a_native_upstream_the_document_has_more_tools() -> None:
     assert is_valid("OutputItem", code_call)
     assert not is_valid("InputTools", [{"type": "telepathy"}])
     assert not schema_of("InputTools").is_valid([{"type": "code_interpreter"}])
-    assert not schema_of("OutputItem").is_valid(code_call)
+    assert not schema_of("OutputItem").is_valid({**code_call, "type": "program"})
 
 
 def test_the_document_knows_every_error() -> None:

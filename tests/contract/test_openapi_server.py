@@ -139,6 +139,9 @@ class FuzzedServer:
     endpoints: list[str] = field(default_factory=list)
     """of webhooks"""
     schedules: list[str] = field(default_factory=list)
+    containers: list[str] = field(default_factory=list)
+    container_files: list[str] = field(default_factory=list)
+    """of the last container"""
     seen: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(operation, status, content type) -> how often"""
 
@@ -272,6 +275,8 @@ def existing_ids(server: FuzzedServer, operation: str) -> dict[str, list[str]]:
         "upload_id": server.uploads.get(operation, []),
         "batch_id": server.batches,
         "vector_store_id": server.vector_stores,
+        "container_id": server.containers[: -1 if operation == "delete_container" else None],
+        "container_file_id": server.container_files,
         "project_id": server.organization.projects,
         "account_id": server.organization.accounts,
         "endpoint_id": server.endpoints,
@@ -313,6 +318,8 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "add_upload_part": {"data": "text"},
         "complete_upload": {"part_ids": [server.part]},
         "create_vector_store": {"name": "a"},
+        "create_container": {"name": "a"},
+        "create_container_file": {"file": "text"},
         "search_vector_store": {"query": "a"},
         "create_batch": {
             "input_file_id": server.input_file,
@@ -426,6 +433,11 @@ async def test_the_server_answers_as_the_openapi_document_says(tool_stack: Stack
     server.endpoints = [(await client.webhooks.create(**ENDPOINT)).id for _ in range(4)]
     made = [await tool_stack.api().call("POST", "/schedules", SCHEDULE) for _ in range(2)]
     server.schedules = [each.body["id"] for each in made]
+    server.containers = [(await client.containers.create(name="a")).id for _ in range(8)]
+    server.container_files = [
+        (await client.containers.files.create(server.containers[-1], file=(name, b"a"))).id
+        for name in ("a.txt", "b.txt", "c.txt")
+    ]
     # Most of vector stores is not generated: tests/integration has their requests.
     generated_operations = {n: each for n, each in operations().items() if n not in NOT_GENERATED}
     for name in sorted(generated_operations, key=deletes_last):

@@ -396,7 +396,7 @@ TOOL_TYPES = (
     "'apply_patch', 'computer', 'computer_use', 'computer_use_preview', "
     "'web_search', 'web_search_2025_08_26', "
     "'web_search_preview', 'web_search_preview_2025_03_11', 'file_search', 'image_generation', "
-    "and 'mcp'"
+    "'mcp', and 'code_interpreter'"
 )
 UNSUPPORTED_TOOL_TYPES = ("Function", "function ", "")
 INPUT_PARTS = "'input_text', 'input_image', 'input_file', and 'input_audio'"
@@ -491,7 +491,11 @@ UNKNOWN = [
     BadBody(
         "a shell elsewhere",
         with_value(_SHELL, "tools[0].environment.type", "remote"),
-        *unsupported("tools[0].environment.type", "remote", "'local'"),
+        *unsupported(
+            "tools[0].environment.type",
+            "remote",
+            "'local', 'container_auto', and 'container_reference'",
+        ),
     ),
     BadBody(
         "a context size",

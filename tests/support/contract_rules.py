@@ -165,7 +165,9 @@ def _check_event(items: dict[int, _Item], event: Event, first: int) -> None:
     assert event["item_id"] == item.item["id"], (
         f"{kind} with item_id {event['item_id']} for item {item.item['id']}"
     )
-    if kind.startswith(_CALL_EVENT_PREFIXES):
+    if kind.startswith("response.shell_call_output_content."):
+        _check_printed(item, event)
+    elif kind.startswith(_CALL_EVENT_PREFIXES):
         _check_arguments(item, event)
     elif item.item["type"] in SERVER_TOOL_EVENTS:
         _check_progress(item, kind)
@@ -240,6 +242,20 @@ def _check_command(item: _Item, event: Event) -> None:
     assert event["command"] == item.commands[-1], (
         f"done says {event['command']!r}, the deltas {item.commands[-1]!r}"
     )
+    item.commands_done += 1
+
+
+def _check_printed(item: _Item, event: Event) -> None:
+    """Each command of a shell's output has one delta, if it printed anything, and `done`."""
+    assert item.item["type"] == "shell_call_output", f"{event['type']} for a {item.item['type']}"
+    assert event["command_index"] == item.commands_done, f"{event['type']} out of order"
+    if event["type"].endswith(".delta"):
+        assert all(event["delta"].values()), "an empty delta"
+        item.commands.append(event["delta"].get("stdout", "") + event["delta"].get("stderr", ""))
+        return
+    [output] = event["output"]
+    deltas = "".join(item.commands)
+    assert deltas.endswith(output["stdout"] + output["stderr"])
     item.commands_done += 1
 
 

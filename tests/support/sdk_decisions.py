@@ -38,7 +38,7 @@ REFUSED_ANYWHERE = {
     r"prompt": "Send the text in 'instructions' and 'input'",
     r"input\[configuration_update\]": "Send 'reasoning' and 'text' with the request",
     rf"{_ADDED}\[(file_search|mcp|{_HOSTED})\]": "Send it in 'tools' of the request",
-    rf"{_ADDED}\[shell\].environment\[container_": "Use the environment 'local'",
+    rf"{_ADDED}\[shell\].environment\[container_": "Send it in 'tools' of the request",
     rf"{_ADDED}\[tool_search\].execution='server'": "or set 'execution' to 'client'",
     r"tools\[mcp\].(connector|tunnel)_id": "Give the address of a remote MCP server",
 }
@@ -48,10 +48,10 @@ REFUSED_AT_CHAT = {
     r"image.context_compression='enabled'": "Leave it out, or send smaller ones",
     r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
-    r"tools\[code_interpreter\]": "Offer an MCP server that does, or a 'function' or a 'shell'",
     r"tools\[image_generation\]": "set BACKBURNER_IMAGES__MODEL",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
-    r"tools\[shell\].environment\[container_": "Use the environment 'local'",
+    r"tools\[(code_interpreter|shell)\].*network_policy\[allowlist\]": "set the type to",
+    r"tools\[shell\].environment\[container_auto\].skills": "have no skills. Give",
     r"tools\[\w+\](.tools\[\w+\])?.allowed_callers='programmatic'": "Add 'direct'",
 }
 """The same, only at a chat upstream."""

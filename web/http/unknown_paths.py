@@ -15,7 +15,6 @@ _INSTEAD = {
     "audio/voices": _ASK_PROVIDER,
     "chat/completions": "chat completions are not stored; use /v1/responses, which stores them",
     "chatkit": _STATE,
-    "containers": "the tool 'code_interpreter' of an upstream makes its own containers",
     "content_provenance_checks": _ASK_PROVIDER,
     "decisions": _ASK_PROVIDER,
     "edits": "use /v1/responses",

@@ -5,7 +5,7 @@ call stays with its upstream, so that one turn never holds the output of two mod
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.response import SEALED_REASONING
-from models.wire.tools import IMAGE_GENERATION, is_native_only
+from models.wire.tools import IMAGE_GENERATION, is_native_only, may_run_code
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.failover import first_answer, note_failure
@@ -173,11 +173,7 @@ class ModelCaller:
         candidates = await self._context.candidates()
         parameters = self._context.parameters
         tools = parameters.get("tools", ())
-        own = (IMAGE_GENERATION,) if self._resources.settings.images.model is not None else ()
-        native_only = next(
-            (tool["type"] for tool in tools if is_native_only(tool) and tool["type"] not in own),
-            None,
-        )
+        native_only = next((tool["type"] for tool in tools if self._is_native_only(tool)), None)
         if native_only is not None:
             candidates = [each for each in candidates if each.upstream.is_native]
             if not candidates:
@@ -189,6 +185,14 @@ class ModelCaller:
                 moderates = "moderates its input and output"
                 raise not_offered(moderates, reason="moderation_unavailable", param="moderation")
         return candidates
+
+    def _is_native_only(self, tool: Mapping[str, Any]) -> bool:
+        """Whether only a native upstream can run the tool: this server may run code and make images
+        too."""
+        if tool["type"] == IMAGE_GENERATION:
+            return self._resources.settings.images.model is None
+        runs_code = tool["type"] in self._resources.tools and may_run_code(tool)
+        return is_native_only(tool) and not runs_code
 
     async def _call_upstream(
         self, candidate: Candidate, model_input: ModelInput, *, visible: bool

@@ -20,7 +20,9 @@ from worker.translation.items.open_item import OpenItem
 from worker.translation.items.server_calls import OpenServerCall, restore_call
 from worker.translation.responses.upstream_tools import UPSTREAM_TOOL_CALLS
 
-_NOT_TOOL_CALLS = frozenset(("mcp_list_tools", "mcp_approval_request", "tool_search_output"))
+_NOT_TOOL_CALLS = frozenset(
+    ("mcp_list_tools", "mcp_approval_request", "shell_call_output", "tool_search_output")
+)
 """Rows of `tool_calls` that `max_tool_calls` does not count: the model did not call a tool."""
 
 

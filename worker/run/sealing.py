@@ -111,6 +111,7 @@ _SERVER_CALLS = frozenset(
     (
         *("mcp_call", "mcp_approval_request", "web_search_call", "file_search_call"),
         "image_generation_call",
+        "code_interpreter_call",
     )
 )
 """Types of calls that this server runs."""

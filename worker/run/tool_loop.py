@@ -191,7 +191,7 @@ class ToolLoop:
     # --- tool calls ---
 
     async def _run_calls(self) -> None:
-        """Runs all open calls, in parallel if `parallel_tool_calls` allows it.
+        """Runs all open calls, in parallel if `parallel_tool_calls` and their tools allow it.
 
         Each result is stored when it comes. The stream shows them in the order of the calls
         (worker/run/output.py). Starts no call once the process stops.
@@ -200,10 +200,19 @@ class ToolLoop:
         semaphore = asyncio.Semaphore(self._settings.tools.parallel if is_parallel else 1)
         try:
             async with asyncio.TaskGroup() as group:
+                in_order: list[Entry] = []
                 for entry in self._output.open_calls:
-                    group.create_task(self._run_call(entry, semaphore))
+                    if self._toolbox.runs_in_order(entry.item):
+                        in_order.append(entry)
+                    else:
+                        group.create_task(self._run_call(entry, semaphore))
+                group.create_task(self._run_in_order(in_order, semaphore))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _run_in_order(self, entries: list[Entry], semaphore: asyncio.Semaphore) -> None:
+        for entry in entries:
+            await self._run_call(entry, semaphore)
 
     async def _run_call(self, entry: Entry, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:

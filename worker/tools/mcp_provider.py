@@ -63,6 +63,9 @@ _EMPTY_SCHEMA: Json = {"type": "object", "properties": {}}
 class McpToolProvider:
     """One MCP server of one response. `resolver` replaces the system's, in tests."""
 
+    time: float | None = None
+    in_order = False
+
     def __init__(
         self,
         tool: Mapping[str, Any],

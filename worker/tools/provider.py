@@ -79,6 +79,11 @@ class ToolProvider(Protocol):
     """One tool of the request. No `run` overlaps `pending` or `functions`; several `run` at the
     same time, each in its own task."""
 
+    time: float | None
+    """Seconds that a call may take; None: as long as the settings allow a tool."""
+    in_order: bool
+    """Its calls of one turn run one after the other: each sees what those before it did."""
+
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """The calls that must be run before the model's next turn: the listing of a server's tools,
         an approved call.

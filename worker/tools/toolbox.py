@@ -110,13 +110,18 @@ class Toolbox:
         provider = self._provider_of(item)
         return provider is not None and provider.is_repeatable(item)
 
+    def runs_in_order(self, item: Item) -> bool:
+        """Whether the call waits for those before it that do so too."""
+        provider = self._provider_of(item)
+        return provider is not None and provider.in_order
+
     async def run(self, item: Item) -> ToolResult | ToolCallError:
         """The result of the call, or why it could not be carried out. Raises RunError if the
         response must end."""
         provider = self._provider_of(item)
         if provider is None:
             return ToolCallError("This tool is not available.")
-        seconds = self._limits.time.total_seconds()
+        seconds = self._limits.time.total_seconds() if provider.time is None else provider.time
         try:
             async with asyncio.timeout(seconds):
                 result = await provider.run(item)

@@ -62,6 +62,9 @@ class WebSearch:
     """The `web_search` tool of one request. Without a configured search provider it offers no
     function."""
 
+    time: float | None = None
+    in_order = False
+
     def __init__(self, tool: Mapping[str, Any], context: ToolContext) -> None:
         settings = context.settings.web_search
         self._tool = tool

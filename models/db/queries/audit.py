@@ -210,6 +210,7 @@ ACTIONS = frozenset(
         *("admin.refuse", "authentication.fail"),
         *("batch.cancel", "batch.retry", "batch.reveal"),
         *("console.link", "console.login", "console.logout", "console.reveal"),
+        *("container.delete", "container.stop"),
         *("conversation.delete", "conversation.item.delete"),
         *("file.delete", "upload.cancel"),
         *("key.create", "key.revoke", "key.rotate", "key.update"),

@@ -45,7 +45,9 @@ IS_OPEN = """f.completed_at IS NULL AND f.delete_requested_at IS NULL
     AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
 """File `f` is being written."""
 
-IS_VISIBLE = """f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL
+OF_CONTAINER = "container"
+"""The purpose of files that only a container has (docs/code.md)."""
+IS_VISIBLE = f"""f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND f.purpose <> '{OF_CONTAINER}'
     AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
 """File `f` is complete, and is seen."""
 

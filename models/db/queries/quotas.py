@@ -157,3 +157,37 @@ COUNTED_BATCHES = column(
 )
 """Counts the batches of a project that have not ended, or have failed in the last hour: each of
 these was validated and keeps its errors, but has no requests that the other quotas would count."""
+
+_MEMORY = "coalesce(rtrim(c.memory_limit, 'g')::bigint, 1) * 1024 * 1024 * 1024"
+"""Bytes that the session of container `c` may use."""
+_IS_OPEN = """((c.sandbox IS NOT NULL AND c.stop_requested_at IS NULL AND c.deleted_at IS NULL)
+    OR c.opening_until > statement_timestamp())"""
+"""Container `c` has a session that stays, or is getting one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeUse:
+    """What the other containers of a project use."""
+
+    sessions: int
+    memory: int
+    """bytes that their sessions may use"""
+
+
+CODE_USE = Query(
+    f"""
+    SELECT count(*) AS sessions, coalesce(sum({_MEMORY}), 0)::bigint AS memory FROM containers c
+    WHERE c.project_id = :project AND (c.sandbox IS NOT NULL OR c.opening_until IS NOT NULL) AND {_IS_OPEN}
+      AND c.id <> CAST(:id AS uuid)
+    """,
+    CodeUse,
+)
+
+USED_CPU = column(
+    """
+    SELECT coalesce(sum(x.cpu_ms), 0)::bigint FROM container_cells x
+    WHERE x.project_id = :project AND x.began_at >= date_trunc('day', statement_timestamp(), 'UTC')
+    """,
+    int,
+)
+"""Milliseconds of CPU of a project since the day (UTC) began."""

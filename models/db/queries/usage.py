@@ -197,7 +197,7 @@ class UsageRow:
     output_tokens: int
     reasoning_tokens: int
     units: int
-    """images, characters of speech, or seconds of audio"""
+    """images, characters of speech, seconds of audio, or milliseconds of CPU of code"""
     cost: int | None
     """in billionths of the currency, of the requests whose cost is known; null: of none it is"""
     unpriced: int

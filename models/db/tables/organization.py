@@ -105,7 +105,7 @@ def _labels() -> list[Column[Any]]:
         required("model", Text),
         optional("upstream", Text),
         optional("service_tier", Text),
-        optional("kind", Text, "of a proxied request; null: completions"),
+        optional("kind", Text, "of a proxied request, or of code; null: completions"),
         optional("batch", Boolean, "of a request in a batch; null: it is not"),
         optional("completion_window", Text, "2h or 8h; null: none, or that of a batch"),
     ]
@@ -115,7 +115,11 @@ def _counts() -> list[Column[int]]:
     names = ("requests", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     return [
         *(Column(name, BigInteger, nullable=False) for name in names),
-        optional("units", BigInteger, "images, characters of speech, or seconds of audio"),
+        optional(
+            "units",
+            BigInteger,
+            "images, characters of speech, seconds of audio, or milliseconds of CPU of code",
+        ),
         optional("cost", BigInteger, "in billionths of the currency (models/prices.py)"),
     ]
 

@@ -1,8 +1,9 @@
-"""The tools `mcp` and `file_search` of a request: which server and which of its tools, with which
-credentials; which vector stores, and how they are searched.
+"""The tools `mcp`, `file_search`, `code_interpreter` and `shell` of a request: which server and
+which of its tools, with which credentials; which vector stores, and how they are searched; in which
+container code runs.
 
-Whether the project has the stores is checked when the request is stored. The filter is compiled
-there too (features/retrieval/options.py): this file knows the shape of the tool.
+Whether the project has the stores and the container is checked when the request is stored. The
+filter is compiled there too (features/retrieval/options.py): this file knows the shape of the tool.
 """
 
 import re
@@ -23,11 +24,18 @@ from models.wire.checks.basic import (
     OpenObject,
     Record,
     String,
+    Tagged,
     require_object,
 )
 from models.wire.checks.faults import shorten, too_long, wrong_type
 from models.wire.mcp import HIDDEN_FIELDS, ORIGIN
-from models.wire.tools import FILE_SEARCH, TOOL_SEARCH, is_own_file_search
+from models.wire.tools import (
+    CODE_TOOLS,
+    FILE_SEARCH,
+    TOOL_SEARCH,
+    is_code_tool,
+    is_own_file_search,
+)
 
 _UNSUPPORTED_ADDRESSES = {
     "connector_id": "this server has no connectors. "
@@ -312,3 +320,60 @@ def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
             param=f"{where}[{places[1]}]",
             code="invalid_value",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _NoSkills(Check):
+    """An empty list: no skill can be in a container."""
+
+    def __call__(self, value: Any, where: str) -> Any:
+        if value != []:
+            raise InvalidRequest(
+                f"'{where}' is not supported: containers of this server have no skills. Give the "
+                "files of a skill in 'file_ids', and say in 'instructions' how to use them.",
+                param=where,
+                code="unsupported_parameter",
+            )
+        return value
+
+    def schema(self, _scope: SchemaScope) -> Schema:
+        return {"type": "array", "maxItems": 0}
+
+
+CONTAINER_FIELDS: dict[str, Check] = {
+    "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
+    "memory_limit": Choice("1g", "4g", "16g", "64g"),
+    "network_policy": Tagged(
+        {"disabled": Record({})},
+        {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
+    ),
+    "skills": _NoSkills(),
+}
+"""What a client may say of a new container."""
+_AUTO_CONTAINER = Record({}, CONTAINER_FIELDS)
+_CONTAINER_ID = String(non_empty=True, at_most=256)
+CODE_INTERPRETER_TOOL = Record(
+    {
+        "container": ByJsonType(
+            "an id or an object", {str: _CONTAINER_ID, dict: Tagged({"auto": _AUTO_CONTAINER})}
+        )
+    }
+)
+CONTAINER_ENVIRONMENTS: dict[str, Check] = {
+    "container_auto": _AUTO_CONTAINER,
+    "container_reference": Record({"container_id": _CONTAINER_ID}),
+}
+"""The environments of a shell that this server runs."""
+
+
+def require_one_container_tool(tools: list[dict[str, Any]], where: str) -> None:
+    """Raises InvalidRequest for a second tool of a type that runs in a container: nobody would know
+    which of them a call means."""
+    for kind in CODE_TOOLS:
+        places = [index for index, tool in enumerate(tools) if tool["type"] == kind]
+        if len(places) > 1 and any(is_code_tool(tools[index]) for index in places):
+            raise InvalidRequest(
+                f"Invalid '{where}[{places[1]}]': there is already a tool of the type '{kind}'.",
+                param=f"{where}[{places[1]}]",
+                code="invalid_value",
+            )

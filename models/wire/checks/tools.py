@@ -24,11 +24,14 @@ from models.wire.checks.basic import (
 from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
 from models.wire.checks.server_tools import (
+    CODE_INTERPRETER_TOOL,
+    CONTAINER_ENVIRONMENTS,
     FILE_SEARCH_TOOL,
     IMAGE_GENERATION_TOOL,
     FoundMcpTools,
     McpTool,
     require_distinct_labels,
+    require_one_container_tool,
     require_one_search,
 )
 from models.wire.tools import (
@@ -39,6 +42,7 @@ from models.wire.tools import (
     NATIVE_ONLY_TOOLS,
     WEB_SEARCH,
     has_domain_secrets,
+    is_own_code_tool,
     is_own_file_search,
 )
 
@@ -102,10 +106,9 @@ _NAMESPACE = Record(
         "tools": Array(Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
     }
 )
+_NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
 _OR_NATIVE = ", or use a model whose upstream is a native one (docs/upstreams.md)"
 _INSTEAD = {
-    "code_interpreter": "nothing runs code here. Offer an MCP server that does, or a 'function' or "
-    "a 'shell' whose calls you run yourself",
     "programmatic_tool_calling": "the model calls each tool itself here. Leave this tool out",
 }
 """Hosted tools -> what to use at a chat upstream."""
@@ -131,18 +134,10 @@ _ADDED_SEARCH = Record(
         ),
     },
 )
-_NO_CONTAINER = (
-    "there are no containers here. Use the environment 'local' and run the commands yourself, or "
-    "offer an MCP server that runs them" + _OR_NATIVE
-)
-_SHELL = Record(
-    {},
-    {
-        "environment": Tagged(
-            {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})},
-            dict.fromkeys(("container_auto", "container_reference"), _NO_CONTAINER),
-        )
-    },
+_LOCAL: dict[str, Check] = {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})}
+_SHELL = Record({}, {"environment": Tagged({**_LOCAL, **CONTAINER_ENVIRONMENTS})})
+_LOCAL_SHELL = Record(
+    {}, {"environment": Tagged(_LOCAL, dict.fromkeys(CONTAINER_ENVIRONMENTS, _NOT_ADDED))}
 )
 _PIXELS = Integer(1, 100_000)
 _DISPLAY = {
@@ -195,13 +190,18 @@ class _PassthroughTool(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class _NativeFileSearch(Check):
-    """A file search for a native upstream: checked if it names a vector store of this server, else
-    passed on."""
+class _OwnOrPassed(Check):
+    """A tool for a native upstream: checked if it names something of this server, a vector store or
+    a container, else passed on."""
+
+    kind: str
+    own: Check
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
-        if type(value) is dict and is_own_file_search({**value, "type": FILE_SEARCH}):
-            return FILE_SEARCH_TOOL(value, where)
+        tool = {**value, "type": self.kind} if type(value) is dict else {"type": ""}
+        if is_own_file_search(tool) or is_own_code_tool(tool):
+            checked: dict[str, Any] = self.own(value, where)
+            return checked
         return _PASSED(value, where)
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -225,12 +225,13 @@ _SERVER_TOOLS: dict[str, Check] = {
     FILE_SEARCH: FILE_SEARCH_TOOL,
     IMAGE_GENERATION: IMAGE_GENERATION_TOOL,
     "mcp": McpTool(),
+    "code_interpreter": CODE_INTERPRETER_TOOL,
 }
 _PASSED_ON: dict[str, Check] = {
-    FILE_SEARCH: _NativeFileSearch(),
-    **dict.fromkeys(
-        (*NATIVE_ONLY_TOOLS, *COMPUTERS, "shell", "tool_search", *sorted(WEB_SEARCH)), _PASSED
-    ),
+    **dict.fromkeys((*NATIVE_ONLY_TOOLS, *COMPUTERS, "tool_search", *sorted(WEB_SEARCH)), _PASSED),
+    FILE_SEARCH: _OwnOrPassed(FILE_SEARCH, FILE_SEARCH_TOOL),
+    "code_interpreter": _OwnOrPassed("code_interpreter", CODE_INTERPRETER_TOOL),
+    "shell": _OwnOrPassed("shell", _SHELL),
 }
 
 
@@ -249,6 +250,7 @@ class _Tools(Check):
         _require_distinct_names(tools, where)
         require_distinct_labels(tools, where)
         require_one_search(tools, where)
+        require_one_container_tool(tools, where)
         return tools
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -272,8 +274,7 @@ TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS}, _HOSTED, only_direct
 NATIVE_TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS, **_PASSED_ON}, {})
 """`tools` of a request to a native upstream, which runs some of them itself."""
 
-_NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
-_ADDED = {**_CLIENT_TOOLS, "tool_search": _ADDED_SEARCH}
+_ADDED = {**_CLIENT_TOOLS, "shell": _LOCAL_SHELL, "tool_search": _ADDED_SEARCH}
 ADDED_TOOLS = _tools("AddedTools", _ADDED, dict.fromkeys((*_HOSTED, *_SERVER_TOOLS), _NOT_ADDED))
 """`tools` of an item. Without MCP servers: their credentials must not be stored and shown as items
 are."""

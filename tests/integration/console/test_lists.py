@@ -24,7 +24,7 @@ from tests.support.stack import Stack
 _EVIL = "<script>alert(1)</script>"
 _LISTS = (
     *("activity", "workers", "upstreams", "projects", "webhooks", "batches", "files"),
-    *("schedules", "vector-stores", "usage"),
+    *("schedules", "code", "vector-stores", "usage"),
 )
 
 
@@ -331,7 +331,7 @@ async def test_lists_have_words_for_what_is_not_there_and_for_wrong_positions(
 ) -> None:
     assert "No endpoint fits." in (await _shown(user, "webhooks?project=nobodys")).text
     assert "No batch fits." in (await _shown(user, "batches?project=nobodys")).text
-    for path in ("webhooks", "batches", "files", "schedules", "vector-stores"):
+    for path in ("webhooks", "batches", "files", "schedules", "code", "vector-stores"):
         assert (await user.get(f"/console/{path}?before=x")).status == 400
         assert (await user.get(f"/console/{path}/x")).status == 404
 
@@ -357,6 +357,7 @@ async def test_who_only_looks_sees_the_lists_and_changes_nothing(
             "batches/retry",
             "retry",
             "schedules/change",
+            "code/stop",
             "upstreams/check",
         ):
             refused = await reader.post(f"/console/{path}", [("form_token", token)])

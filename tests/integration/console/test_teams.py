@@ -74,7 +74,10 @@ async def _team(stack: Stack, fake: FakeUpstream) -> Team:
     key = await stack.value("SELECT id FROM api_keys WHERE project_id = %s", project)
     things = {
         table: new_uuid()
-        for table in ("webhook_endpoints", "batches", "files", "vector_stores", "schedules")
+        for table in (
+            *("webhook_endpoints", "batches", "files", "vector_stores", "schedules"),
+            "containers",
+        )
     }
     of_project = {"project_id": project}
     later = datetime.now(UTC) + timedelta(days=1)
@@ -138,6 +141,15 @@ async def _team(stack: Stack, fake: FakeUpstream) -> Team:
         upcoming=[],
         template=Jsonb({"model": f"model-of-{name}"}),
     )
+    await _insert(
+        stack,
+        "containers",
+        **of_project,
+        id=things["containers"],
+        api_key_id=key,
+        name=f"container-of-{name}",
+        idle_time=timedelta(minutes=20),
+    )
     login = keys.create(stack.dsn, name, grant=_CONSOLE_ONLY)
     return Team(name, project, response, things, login)
 
@@ -148,7 +160,7 @@ async def teams(shared_stack: Stack, fake: FakeUpstream) -> AsyncIterator[tuple[
     own, other = await _team(shared_stack, fake), await _team(shared_stack, fake)
     yield own, other
     for team in (own, other):
-        for table in ("schedules", "vector_stores", "batches", "files", "webhook_endpoints"):
+        for table in team.things:
             statement = f"DELETE FROM {table} WHERE id = %s RETURNING 1"
             await shared_stack.value(statement, team.things[table])
 

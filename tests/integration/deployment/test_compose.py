@@ -24,7 +24,7 @@ from tests.support.deployment_files import (
 from worker.celery import pool
 
 SERVICES = services()
-OURS = ("migrate", "web", "worker", "worker-quarantine")
+OURS = ("migrate", "web", "worker", "worker-quarantine", "sandbox")
 SECRET = re.compile(r"PASSWORD|SECRET|API_KEY|TOKEN")
 EVERY = pytest.mark.parametrize("name", SERVICES)
 
@@ -115,7 +115,7 @@ def test_a_container_has_no_privileges(name: str) -> None:
 def test_an_image_of_others_is_pinned_to_a_version_and_a_digest(name: str) -> None:
     image = with_defaults(SERVICES[name]["image"])
     digest = "" if name in OURS else "@sha256:[0-9a-f]{64}"
-    assert re.fullmatch(rf"[\w/]+:(?!latest)[\w.-]+{digest}", image)
+    assert re.fullmatch(rf"[\w/-]+:(?!latest)[\w.-]+{digest}", image)
 
 
 @EVERY
@@ -146,10 +146,18 @@ def test_web_and_workers_can_be_scaled(name: str) -> None:
 def test_the_databases_cannot_be_reached_from_outside(name: str) -> None:
     _, networks = volumes_and_networks()
     service = SERVICES[name]
-    assert networks["databases"] == {"internal": True}
-    assert "databases" in service["networks"]
+    assert networks["databases"] == networks["sandbox"] == {"internal": True}
+    assert ("databases" in service["networks"]) == (name != "sandbox")
+    assert ("sandbox" in service["networks"]) == ("worker" in name or name == "sandbox")
     assert ("ports" in service) == (name == "web")
     assert ("outside" in service["networks"]) == (name in {"web", "worker", "worker-quarantine"})
+
+
+def test_the_sandbox_gets_only_its_token() -> None:
+    sandbox = SERVICES["sandbox"]
+    assert sandbox["environment"] == {"BACKBURNER_CODE__TOKEN": None}
+    assert not {"env_file", "volumes", "extra_hosts"} & set(sandbox)
+    assert sandbox["networks"] == ["sandbox"]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -269,6 +277,8 @@ def test_web_and_workers_get_their_settings(name: str) -> None:
     assert set(service["environment"]) - {"FORWARDED_ALLOW_IPS"} == required | {
         "BACKBURNER_METRICS__HOST",
         "BACKBURNER_METRICS__PORT",
+        "BACKBURNER_CODE__SANDBOXES",
+        "BACKBURNER_CODE__TOKEN",
         "BACKBURNER_CONFIG",
         "BACKBURNER_FILES__FOLDER",
         "BACKBURNER_WEB__SPOOLS",

@@ -64,7 +64,11 @@ def test_the_base_image_is_pinned_to_a_minor_version_and_a_digest() -> None:
     assert re.fullmatch(r"PYTHON_IMAGE=python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
     assert base == f"PYTHON_IMAGE={DEFAULTS['PYTHON_IMAGE']}"
     stages = [rest for word, rest in instructions() if word == "FROM"]
-    assert stages == ["${PYTHON_IMAGE} AS packages", "${PYTHON_IMAGE}"]
+    python, product = "${PYTHON_IMAGE} AS", "product"
+    assert stages == [
+        *(f"{python} packages", f"{python} code-packages", f"{python} product"),
+        *(f"{product} AS sandbox", product),
+    ]
 
 
 def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
@@ -76,16 +80,17 @@ def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
 
 def test_only_pinned_and_hashed_wheels_are_installed() -> None:
     installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
-    assert len(installs) == 1
-    assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"} <= set(
-        installs[0].split()
-    )
-    assert "requirements-production.lock" in installs[0]
+    locks = ("requirements-production.lock", "requirements-code.lock")
+    wanted = {"--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"}
+    for install, lock in zip(installs, locks, strict=True):
+        assert wanted <= set(install.split())
+        assert lock in install
 
 
 @pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD"])
 def test_sigterm_reaches_python(word: str) -> None:
-    assert isinstance(json.loads(_only(word)), list)
+    for rest in (rest for each, rest in instructions() if each == word):
+        assert isinstance(json.loads(rest), list)
 
 
 def test_the_image_has_a_title_a_description_and_a_license() -> None:

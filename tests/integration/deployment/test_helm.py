@@ -60,6 +60,15 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "without policies": {"networkPolicy": {"enabled": False}},
+    "code": {
+        "sandbox": {
+            "enabled": True,
+            "replicas": 2,
+            "image": {"repository": "registry.test/sandbox"},
+            "runtimeClassName": "gvisor",
+        },
+        "networkPolicy": {"egress": [{"ports": [{"port": 5432}]}]},
+    },
 }
 Manifest = dict[str, Any]
 
@@ -90,7 +99,7 @@ def _pods(values: dict[str, Any]) -> dict[str, Manifest]:
     return {
         each["metadata"]["name"]: each["spec"]["template"]["spec"]
         for each in _render(values)
-        if each["kind"] in {"Deployment", "Job"}
+        if each["kind"] in {"Deployment", "Job", "StatefulSet"}
     }
 
 
@@ -114,6 +123,24 @@ def test_every_object_fits_the_schemas_of_kubernetes(case: str) -> None:
     for version in KUBERNETES:
         for each in objects:
             schemas.validate(each, version, strict=True)
+
+
+def test_only_workers_reach_the_sandboxes_which_get_only_the_token() -> None:
+    values = _values("code")
+    pods = _pods(values)
+    [container] = pods["bb-backburner-sandbox"]["containers"]
+    assert "envFrom" not in container
+    assert [each["name"] for each in container["env"]] == ["BACKBURNER_CODE__TOKEN"]
+    policy = _of_kind("NetworkPolicy", values)["bb-backburner-sandbox"]["spec"]
+    allowed = [each["podSelector"]["matchLabels"] for each in policy["ingress"][0]["from"]]
+    component = "app.kubernetes.io/component"
+    assert [each[component] for each in allowed] == ["worker", "quarantine"]
+    assert policy["egress"] == []
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    worker = {each["name"]: each for each in pods["bb-backburner-worker"]["containers"][0]["env"]}
+    assert worker["BACKBURNER_CODE__SANDBOXES"]["value"] == ",".join(
+        f"http://bb-backburner-sandbox-{number}.bb-backburner-sandbox:8600" for number in range(2)
+    )
 
 
 def test_a_missing_value_or_a_secret_in_the_values_is_refused() -> None:
@@ -225,7 +252,7 @@ def test_prometheus_finds_all_processes_and_has_the_documented_alerts() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_pod_has_no_rights_and_gets_secrets_by_their_name_only(case: str) -> None:
     pods = _pods(_values(case))
-    assert set(pods) == {
+    assert set(pods) - {"bb-backburner-sandbox"} == {
         "bb-backburner-web",
         "bb-backburner-worker",
         "bb-backburner-quarantine",
@@ -240,8 +267,8 @@ def test_a_pod_has_no_rights_and_gets_secrets_by_their_name_only(case: str) -> N
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-        if name.endswith("migrate"):
-            assert "envFrom" not in container, "it needs the database only"
+        if name.endswith(("migrate", "sandbox")):
+            assert "envFrom" not in container, "it needs one secret only"
         else:
             assert container["envFrom"] == [{"secretRef": {"name": "credentials"}}]
 

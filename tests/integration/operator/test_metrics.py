@@ -96,7 +96,10 @@ LABELS = {
     "upstream": {"default", "none"},
     "model": {"routed", "other"},
     "kind": {"input", "cached_input", "output", "reasoning", "web", "worker", "quarantine"},
-    "tool": {"mcp_call", "mcp_list_tools", "web_search_call", "file_search_call", "other"},
+    "tool": {
+        *("mcp_call", "mcp_list_tools", "web_search_call", "file_search_call", "other"),
+        *("code_interpreter_call", "shell_call_output"),
+    },
     "state": {"idle", "used", "enabled", "failing", "disabled"},
     "purpose": {purpose.value for purpose in FilePurpose},
     "version": {VERSION},

@@ -30,6 +30,7 @@ from cli.embedded.detached import log_lines
 from cli.embedded.postgres import Postgres
 from cli.embedded.process import Process, command_of, free_port
 from cli.embedded.valkey import Valkey
+from models.confinement.policy import missing
 from models.console_links import LOGIN_PATH, create_link
 from tests.integration.operator.test_operations import in_thread
 from tests.support.api import until
@@ -39,7 +40,12 @@ from tests.support.webhook_receiver import webhook_receiver
 from tests.support.webhooks import unwrap
 
 KEY_LENGTH = len("bb-") + 43
-NAMES = ["cli.demo_upstream", "postgres", "valkey", "web", "worker", "worker --quarantine"]
+CONFINES = not missing()
+"""Whether this system can confine code of models: else `up` starts no sandbox."""
+NAMES = [
+    *("cli.demo_upstream", "postgres", "valkey", "web", "worker", "worker --quarantine"),
+    *(["cli.main"] if CONFINES else []),  # the sandbox
+]
 
 
 @dataclass(slots=True)
@@ -295,6 +301,7 @@ async def test_data_folder_has_its_layout(shared_up: Up) -> None:
         "postgres",
         "valkey",
         "demo",
+        "sandbox",
     }
     logs = {path.name for path in (shared_up.data / "logs").iterdir()}
     assert logs == {
@@ -304,6 +311,7 @@ async def test_data_folder_has_its_layout(shared_up: Up) -> None:
         "postgres.log",
         "valkey.log",
         "demo-upstream.log",
+        *(["sandbox.log"] if CONFINES else []),
     }
 
 

@@ -1037,14 +1037,14 @@ def additional_tools(role: str, *tools: JSON) -> JSON:
 
 REFUSED: list[tuple[str, JSON, str]] = [
     (
-        "a shell in a container",
+        "a shell in a container, without a sandbox",
         {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]},
-        "tools[0].environment.type",
+        "tools[0]",
     ),
     (
-        "a shell in an existing container",
+        "a shell in an existing container, without a sandbox",
         {"tools": [LOOK, {"type": "shell", "environment": CONTAINER}]},
-        "tools[1].environment.type",
+        "tools[1]",
     ),
     (
         "a search by somebody else",

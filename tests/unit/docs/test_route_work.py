@@ -55,6 +55,7 @@ GET/POST /console/webhooks/change
 GET/POST /console/webhooks/resend
 GET/POST /console/batches/cancel
 GET/POST /console/schedules/change
+GET/POST /console/code/stop
 POST /console/upstreams/check
 GET/POST /console/login
 POST /console/logout

@@ -34,6 +34,8 @@ class _Tool:
     """A server with one function `f`, which notes its calls among the steps of the run."""
 
     process: MemoryProcess
+    time: float | None = None
+    in_order = False
     is_safe = False
     error: Exception | None = None
 
@@ -69,10 +71,15 @@ class _Loop:
     """A run of the tool loop, and what it has stored."""
 
     def __init__(
-        self, *answers: Answer, safe: bool = False, error: Exception | None = None
+        self,
+        *answers: Answer,
+        safe: bool = False,
+        in_order: bool = False,
+        error: Exception | None = None,
     ) -> None:
         self.process = MemoryProcess(MemoryUpstream(answers))
-        members = {"process": self.process, "is_safe": safe, "error": error}
+        rules = {"is_safe": safe, "in_order": in_order}
+        members = {"process": self.process, **rules, "error": error}
         self._tool = type("Tool", (_Tool,), members)
 
     async def run(self, **context: Any) -> Any:
@@ -113,9 +120,10 @@ async def test_input_that_has_arrived_ends_the_response_after_a_turn_and_its_cal
     assert len(loop.process.upstream.bodies) == 1
 
 
-async def test_calls_of_a_turn_one_after_the_other() -> None:
-    loop = _Loop(_calls(1, 2), HELLO)
-    await loop.run(parameters={"parallel_tool_calls": False})
+@pytest.mark.parametrize("in_order", [True, False], ids=["by their tool", "by the request"])
+async def test_calls_of_a_turn_one_after_the_other(in_order: bool) -> None:
+    loop = _Loop(_calls(1, 2), HELLO, in_order=in_order)
+    await loop.run(parameters={"parallel_tool_calls": in_order})
     ran = ['call {"n": 1}', 'call {"n": 2}']
     assert loop.steps == [
         "checkpoint 2",

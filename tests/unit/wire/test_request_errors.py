@@ -18,7 +18,7 @@ SUPPORTED_TOOLS = (
     "Supported values are: 'function', 'custom', 'namespace', 'tool_search', 'local_shell', "
     "'shell', 'apply_patch', 'computer', 'computer_use', 'computer_use_preview', 'web_search', "
     "'web_search_2025_08_26', 'web_search_preview', 'web_search_preview_2025_03_11', "
-    "'file_search', 'image_generation', and 'mcp'."
+    "'file_search', 'image_generation', 'mcp', and 'code_interpreter'."
 )
 
 
@@ -638,12 +638,12 @@ TOOLS = [
     ),
     Case(
         "hosted tool",
-        {"tools": [FUNCTION, {"type": "code_interpreter"}]},
+        {"tools": [FUNCTION, {"type": "programmatic_tool_calling"}]},
         "tools[1].type",
         "invalid_value",
-        "'tools[1].type': 'code_interpreter' is not supported: nothing runs code here. Offer an "
-        "MCP server that does, or a 'function' or a 'shell' whose calls you run yourself, or use a "
-        "model whose upstream is a native one (docs/upstreams.md).",
+        "'tools[1].type': 'programmatic_tool_calling' is not supported: the model calls each tool "
+        "itself here. Leave this tool out, or use a model whose upstream is a native one "
+        "(docs/upstreams.md).",
     ),
     Case(
         "unknown tool",

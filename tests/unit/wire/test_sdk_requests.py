@@ -67,7 +67,8 @@ def with_tools_to_choose(body: JSON, *, native: bool) -> JSON:
     if kind == "computer_use_preview":
         tool |= {"display_width": 1, "display_height": 1, "environment": "linux"}
     tool |= {"vector_store_ids": ["x"]} if kind == "file_search" else {}
-    hosted = ("image_generation", "code_interpreter", "programmatic")
+    tool |= {"container": {"type": "auto"}} if kind == "code_interpreter" else {}
+    hosted = ("image_generation", "programmatic")
     return body if kind.startswith(hosted) and not native else body | {"tools": [tool]}
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from worker.translation.history.walk import without_placeholder
-from worker.translation.items.client_calls import OpenClientCall, is_json_object
+from worker.translation.items.client_calls import is_json_object
 from worker.translation.items.open_item import OpenToolCall
 from worker.translation.returned_content import CallOrigin, is_plain_id
 from worker.translation.upstream_events import CallDelta
@@ -195,7 +195,7 @@ def origins_of(
     for call in calls:
         if call.item is None:
             continue
-        known_id = call.item.call_id if isinstance(call.item, OpenClientCall) else call.item.id
+        known_id = call.item.known_id
         fields = {} if found else message_fields
         of_call = replace(of_turn, position=len(found))
         origin = origin_of(call, known_id, of_call, fields, is_repeated=call.id in used)

@@ -83,11 +83,22 @@ def server_call_output(item: Item) -> Item | None:
     output = item.get("answer")
     if output is None and (passages := passages_of(item)) is not None:
         output = passages_text(passages)
+    if output is None and item["type"] == "code_interpreter_call":
+        output = _logs(item.get("outputs"))
     if output is None and item["type"] == "mcp_call" and item.get("status") != "incomplete":
         output = item.get("output")
         if output is None and item.get("error") is not None:
             output = f"Error: {_error_text(item['error'])}"
     return None if output is None else {"output": output}
+
+
+def _logs(outputs: Any) -> str | None:
+    """The texts among the outputs of code; None if they are not known."""
+    if not isinstance(outputs, list):
+        return None
+    return "\n".join(
+        str(each["logs"]) for each in outputs if isinstance(each, dict) and "logs" in each
+    )
 
 
 def denied_call_output(item: Item) -> Item:
@@ -119,6 +130,10 @@ def as_function_call(item: Item, name: str) -> Item:
         )
     if item["type"] == "tool_search_call":
         arguments = json.dumps(arguments, ensure_ascii=False)
+    if item["type"] == "code_interpreter_call":
+        arguments = json.dumps({"code": item.get("code") or ""}, ensure_ascii=False)
+    if item["type"] == "shell_call":
+        arguments = json.dumps(item["action"], ensure_ascii=False)
     if item["type"] == "file_search_call":
         arguments = json.dumps({"queries": item.get("queries") or []}, ensure_ascii=False)
     if item["type"] == "image_generation_call":
@@ -188,10 +203,13 @@ def walk_history(
 
     for position, item in enumerate(history):
         if is_call(item):
-            if position in outputs:
-                yield ClientCall(item, history[outputs[position]])
+            answered = history[outputs[position]] if position in outputs else None
+            if (output := _shell_output(item, answered)) is not None:
+                yield server_call(item, output, item["turn"])
+            elif answered is not None:
+                yield ClientCall(item, answered)
         elif is_output(item):
-            if position in answering:
+            if position in answering and "turn" not in item:
                 yield OtherItem(position, item)
         elif item["type"] in kept_types and "turn" not in item:
             yield OtherItem(position, item)
@@ -202,6 +220,14 @@ def walk_history(
             yield server_call(denied, denied_call_output(item), None)
         else:
             yield OtherItem(position, item)
+
+
+def _shell_output(call: Item, output: Item | None) -> Item | None:
+    """The output of a call of the shell that this server ran; None for any other call."""
+    if "turn" not in call:
+        return None
+    answered = call if "answer" in call or output is None else output
+    return {"output": answered["answer"]} if "answer" in answered else None
 
 
 def _is_denial(item: Item) -> bool:

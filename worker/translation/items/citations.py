@@ -1,4 +1,5 @@
-"""What a text cites, recognised while it streams: results of web searches and of file searches.
+"""What a text cites, recognised while it streams: results of web searches and of file searches,
+and files that code has made.
 
 **Files.** Each passage that a file search returns has a marker, `[cite:1a2b3c4d]`, made from the id
 of its file. The model writes it behind a sentence (docs/tools.md). It is taken out of the text, so
@@ -9,12 +10,18 @@ characters, where it stood. Whatever looks like a marker and names no file of a 
 The text is not changed. A link to a result becomes a `url_citation`; its indices are characters of
 the part's text and cover the whole link: `text[start_index:end_index]`. Other links are no
 citations.
+
+**Files of containers.** What a model gets for its code begins with the files that the code has made
+(`made_files_text`). The text is not changed. The first mention of the path of one, also as
+`sandbox:/mnt/data/…`, becomes a `container_file_citation`; its indices cover the path. Models
+forget links: at the end of the text, a file that was made since the message before and is not
+mentioned is cited with the indices 0, as OpenAI cites a chart.
 """
 
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -207,6 +214,10 @@ class Sources:
     files: Mapping[str, CitedFile] = field(default_factory=dict)
     """what a marker may name -> the file, of results of file searches
     (worker/translation/items/citations.py)"""
+    made: Mapping[str, "MadeFile"] = field(default_factory=dict)
+    """path -> the file, of files that code has made"""
+    unmentioned: frozenset[str] = frozenset()
+    """paths of those that were made since the last message"""
 
 
 NO_SOURCES = Sources()
@@ -254,17 +265,112 @@ class CitationFinder:
         }
 
 
+DATA_FOLDER = "/mnt/data/"
+"""Where code finds and leaves its files."""
+_MADE_FILES = "Files made or changed: "
+
+
+class MadeFile(msgspec.Struct, frozen=True):
+    """A file that code has made or changed."""
+
+    path: str
+    """`/mnt/data/…`"""
+    id: str
+    container: str
+    bytes: int = 0
+
+
+def made_files_text(files: Sequence[MadeFile]) -> str:
+    """The first line of what the model gets for its code: nothing that the code prints comes
+    before it."""
+    return f"{_MADE_FILES}{msgspec.json.encode(files).decode()}\n"
+
+
+def made_files(item: Item) -> list[MadeFile]:
+    """The files that code has made, by what the model got for it."""
+    answer = item.get("answer")
+    if not isinstance(answer, str) or not answer.startswith(_MADE_FILES):
+        return []
+    try:
+        line = answer[len(_MADE_FILES) :].partition("\n")[0]
+        return msgspec.json.decode(line, type=list[MadeFile])
+    except msgspec.MsgspecError:  # it was cut
+        return []
+
+
+class PathFinder:
+    """The citations of files of containers in one text part, as it grows."""
+
+    def __init__(self, files: Mapping[str, MadeFile], unmentioned: Collection[str] = ()) -> None:
+        """`files`: path -> what may be cited. `unmentioned`: paths of what is cited in any case."""
+        self._unmentioned = unmentioned
+        self._uncited = dict(files)
+        self._paths = tuple(files)
+        names = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
+        self._path = re.compile(rf"(?:sandbox:)?({names})(?!\w)")
+        self._kept = max(map(len, files)) + len("sandbox:")
+        self._tail = ""
+        self._tail_start = 0
+
+    def find(self, text: str) -> list[dict[str, Any]]:
+        """The annotations that the next piece of the text completes: of each file its first
+        mention. A mention is complete when it cannot become that of another file."""
+        return self._found(text, is_end=False)
+
+    def flush(self) -> list[dict[str, Any]]:
+        """The annotations at the end of the part."""
+        found = self._found("", is_end=True)
+        rest = [file for path, file in self._uncited.items() if path in self._unmentioned]
+        return found + [_citation(file, 0, 0) for file in rest]
+
+    def _found(self, text: str, *, is_end: bool) -> list[dict[str, Any]]:
+        self._tail += text
+        annotations, end = [], max(0, len(self._tail) - self._kept)
+        for match in self._path.finditer(self._tail):
+            rest = self._tail[match.start(1) :]
+            if not is_end and any(path.startswith(rest) for path in self._paths):
+                end = min(end, match.start())
+                break
+            end = max(end, match.end())
+            if (file := self._uncited.pop(match[1], None)) is not None:
+                start = self._tail_start
+                annotations.append(_citation(file, start + match.start(), start + match.end()))
+        self._tail_start += end
+        self._tail = self._tail[end:]
+        return annotations
+
+
+def _citation(file: MadeFile, start: int, end: int) -> dict[str, Any]:
+    return {
+        "type": "container_file_citation",
+        "container_id": file.container,
+        "file_id": file.id,
+        "filename": file.path.rpartition("/")[2],
+        "start_index": start,
+        "end_index": end,
+    }
+
+
 def citation_sources(history: Iterable[Item]) -> Sources:
-    """All results of the searches in this history that the model was shown."""
+    """All results of the searches in this history that the model was shown, and the files that its
+    code has made."""
     pages: dict[str, str] = {}
     files: dict[str, CitedFile] = {}
+    made: dict[str, MadeFile] = {}
+    unmentioned: set[str] = set()
     for item in history:
         if item["type"] == "web_search_call" and isinstance(item.get("answer"), str):
             results = _results(item["answer"])
             pages |= {_normalise_url(result.url): result.title for result in results}
         elif item["type"] == "file_search_call":
             files |= citable_files(passages_of(item) or ())
-    return Sources(pages, files)
+        elif item["type"] in ("code_interpreter_call", "shell_call_output"):
+            new = {file.path: file for file in made_files(item)}
+            made |= new
+            unmentioned |= new.keys()
+        elif item["type"] == "message":
+            unmentioned.clear()
+    return Sources(pages, files, made, frozenset(unmentioned))
 
 
 class WebSearchResult(msgspec.Struct, frozen=True):

@@ -3,21 +3,19 @@
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from models.wire.events import (
     ArgumentsDelta,
     ArgumentsDone,
-    CommandAdded,
-    CommandDelta,
-    CommandDone,
     CustomInputDelta,
     CustomInputDone,
     Event,
     Item,
 )
 from models.wire.item_types import ID_PREFIXES
+from models.wire.replay import command_events
 from models.wire.tools import CallTarget
 from worker.translation.items.client_tools import InputUnwrapper, parse_arguments
 from worker.translation.items.open_item import OpenItem, OpenToolCall, is_cut_off
@@ -35,6 +33,10 @@ class OpenClientCall(OpenToolCall):
         super().__init__(output_index, item_id)
         self.call_id = call_id
         self.target = target
+
+    @property
+    def known_id(self) -> str:
+        return self.call_id
 
     def to_json(self) -> Item:
         return {"id": self.id, "type": self.kind, "status": self.status, "call_id": self.call_id}
@@ -154,7 +156,7 @@ class OpenShellCall(OpenBuiltInCall):
         return {"action": without_commands(self.fields["action"])}
 
     def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - the arguments are complete
-        return command_events(self.output_index, self.fields["action"]["commands"])
+        return list(command_events(self.output_index, self.fields["action"]["commands"]))
 
 
 class OpenLocalShellCall(OpenBuiltInCall):
@@ -232,17 +234,6 @@ class CallOutput(OpenItem):
             "call_id": self._call_id,
             "output": self._output,
         }
-
-
-def command_events(output_index: int, commands: Iterable[str]) -> list[Event]:
-    """The events of a shell call's commands: for each `added`, one delta with all of it, `done`."""
-    events: list[Event] = []
-    for index, command in enumerate(commands):
-        events.append(CommandAdded(output_index, index, ""))
-        if command:
-            events.append(CommandDelta(output_index, index, command))
-        events.append(CommandDone(output_index, index, command))
-    return events
 
 
 def without_commands(action: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,23 +25,26 @@ from worker.translation.items import computer_actions
 CUSTOM_TOOL_ARGUMENT = "input"
 """The name of the only argument of a function that stands for a custom tool."""
 
-_OPENING = f'{{"{CUSTOM_TOOL_ARGUMENT}":"'
-_WHITESPACE_POSITIONS = frozenset((0, 1, len(_OPENING) - 2, len(_OPENING) - 1))
-"""Positions in the opening before which white space is allowed: brace, quote, colon, quote."""
-
 _SPECIAL = re.compile(r'["\\]')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 _UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 class InputUnwrapper:
-    """Takes the JSON off one call's input.
+    """Takes the JSON off one call's input, or off another single string argument.
 
     Escapes can spell characters that cannot be stored, so decoded text is cleaned here
     (`clean_text`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, argument: str = CUSTOM_TOOL_ARGUMENT) -> None:
+        """`argument`: its name."""
+        self._argument = argument
+        self._opening = f'{{"{argument}":"'
+        end = len(self._opening)
+        self._spaces = (0, 1, end - 2, end - 1)
+        """Positions in the opening before which white space is allowed: brace, quote, colon,
+        quote."""
         self._matched = 0
         """Characters of the opening that have arrived."""
         self._buffer = ""
@@ -54,25 +57,25 @@ class InputUnwrapper:
         if self._is_other_shape or self._is_closed:
             return ""
         start = self._match_opening(arguments)
-        if self._is_other_shape or self._matched < len(_OPENING):
+        if self._is_other_shape or self._matched < len(self._opening):
             return ""
         return self._decode(self._buffer + arguments[start:])
 
     def flush(self, arguments: str) -> str:
         """The rest of the input, from the complete arguments: an unfinished escape, or all of it
         for another shape."""
-        if self._matched == len(_OPENING) and not self._is_other_shape:
+        if self._matched == len(self._opening) and not self._is_other_shape:
             return clean_text(self._buffer)
-        return clean_text(_extract_input(arguments))
+        return clean_text(_extract_input(arguments, self._argument))
 
     def _match_opening(self, arguments: str) -> int:
         """Matches the opening; returns the position after it in `arguments`."""
         for position, character in enumerate(arguments):
-            if self._matched == len(_OPENING):
+            if self._matched == len(self._opening):
                 return position
-            if character == _OPENING[self._matched]:
+            if character == self._opening[self._matched]:
                 self._matched += 1
-            elif self._matched not in _WHITESPACE_POSITIONS or not character.isspace():
+            elif self._matched not in self._spaces or not character.isspace():
                 self._is_other_shape = True
                 return position
         return len(arguments)
@@ -119,8 +122,8 @@ def _decode_escape(text: str) -> tuple[str, int] | None:
     return chr(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), 12
 
 
-def _extract_input(arguments: str) -> str:
-    """The input in arguments of any shape: the string named `input`, or the only string, else
+def _extract_input(arguments: str, name: str) -> str:
+    """The input in arguments of any shape: the string with this name, or the only string, else
     the arguments themselves."""
     try:
         parsed = json.loads(arguments)
@@ -129,9 +132,7 @@ def _extract_input(arguments: str) -> str:
     if isinstance(parsed, str):
         return parsed
     if isinstance(parsed, dict):
-        named = parsed.get(
-            CUSTOM_TOOL_ARGUMENT, next(iter(parsed.values()), "") if len(parsed) < 2 else None
-        )
+        named = parsed.get(name, next(iter(parsed.values()), "") if len(parsed) < 2 else None)
         if isinstance(named, str):
             return named
     return arguments

@@ -81,6 +81,11 @@ class OpenToolCall(OpenItem):
         return self._arguments.getvalue()
 
     @property
+    def known_id(self) -> str:
+        """The id of the call that clients know, and that its output names."""
+        return self.id
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether the arguments ended in the middle, so that the call must not be acted on."""
         return False

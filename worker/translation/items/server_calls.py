@@ -1,5 +1,5 @@
 """The open items of calls that this server carries out itself: MCP, searches of the web and of
-files; and of pictures, which the upstream has made.
+files, code; and of pictures, which the upstream has made.
 
 The model makes such a call like any other, but the item stays open after the model's turn:
 `arguments_done` when the turn has ended and the arguments are complete, then the tool runs
@@ -8,12 +8,18 @@ attempt on another worker can restore it (`restore_call`): an item's JSON and it
 its whole state.
 """
 
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from models.errors import InvalidRequest
 from models.wire.events import (
+    CodeCompleted,
+    CodeDelta,
+    CodeDone,
+    CodeInProgress,
+    CodeInterpreting,
     Event,
     FileSearchCompleted,
     FileSearching,
@@ -37,6 +43,8 @@ from models.wire.events import (
 )
 from models.wire.item_types import ID_PREFIXES
 from models.wire.json_input import clean_text, decode_body
+from models.wire.replay import command_events, shell_output_events
+from worker.translation.items.client_tools import InputUnwrapper, parse_arguments
 from worker.translation.items.open_item import OpenItem, OpenToolCall, is_cut_off
 
 
@@ -356,6 +364,100 @@ class OpenImageCall(OpenServerCall):
         return {"error": {"type": "image_generation_error", "code": None, "message": message}}
 
 
+class OpenCodeCall(OpenServerCall):
+    """Code for a container: `container_id`, and `code` when it is complete.
+
+    The code streams as the model writes it. Its `outputs` are stored in it, and shown only on
+    request (models/wire/response.py).
+    """
+
+    kind = "code_interpreter_call"
+    prefix = ID_PREFIXES[kind]
+    completed_event = CodeCompleted
+
+    def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
+        super().__init__(output_index, item_id, **fields)
+        self._unwrapper = InputUnwrapper("code")
+        self._code = io.StringIO()
+
+    def to_json(self) -> Item:
+        item = super().to_json()
+        return item if "code" in item else {**item, "code": self._code.getvalue()}
+
+    def open_events(self) -> list[Event]:
+        return [self.added(), CodeInProgress(self.id, self.output_index)]
+
+    def push(self, arguments: str) -> list[Event]:
+        return [*super().push(arguments), *self._append_code(self._unwrapper.unwrap(arguments))]
+
+    def arguments_done(self) -> list[Event]:
+        events = self._append_code(self._unwrapper.flush(self.arguments))
+        self.fields = {**self.fields, "code": self._code.getvalue()}
+        return [
+            *events,
+            CodeDone(self.id, self.output_index, self.fields["code"]),
+            CodeInterpreting(self.id, self.output_index),
+        ]
+
+    def failure_fields(self, message: str) -> dict[str, Any]:
+        return {"outputs": [{"type": "logs", "logs": message}]}
+
+    def _append_code(self, code: str) -> list[Event]:
+        self._code.write(code)
+        return [CodeDelta(self.id, self.output_index, code)] if code else []
+
+
+class OpenContainerShell(OpenServerCall):
+    """`shell_call` in a container: `call_id`, `environment`, and `action` when it is complete.
+
+    It is completed then. What the commands print is an item of its own (`OpenShellOutput`).
+    """
+
+    kind = "shell_call"
+    prefix = ID_PREFIXES[kind]
+
+    def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
+        super().__init__(output_index, item_id, **{"action": {"commands": []}, **fields})
+
+    @property
+    def known_id(self) -> str:
+        return str(self.fields["call_id"])
+
+    def arguments_done(self) -> list[Event]:
+        parsed = parse_arguments(self.kind, self.arguments)
+        if parsed is not None:
+            self.fields = {**self.fields, **parsed}
+        self.status = "completed"
+        return [
+            *command_events(self.output_index, self.fields["action"]["commands"]),
+            ItemDone(self.output_index, self.to_json()),
+        ]
+
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:  # noqa: ARG002 - a call beyond the limit is closed already
+        return []
+
+
+class OpenShellOutput(OpenServerCall):
+    """`shell_call_output` of commands in a container: `call_id`, and `output` when they have run.
+    This server opens it, not the model."""
+
+    kind = "shell_call_output"
+    prefix = ID_PREFIXES[kind]
+
+    def __init__(self, output_index: int, item_id: str, **fields: object) -> None:
+        super().__init__(output_index, item_id, **{"output": [], **fields})
+
+    def result(self, fields: Mapping[str, Any], *, failed: bool) -> list[Event]:  # noqa: ARG002 - items of this kind do not fail
+        return super().result(fields, failed=False)
+
+    def status_events(self) -> list[Event]:
+        return list(shell_output_events(self.to_json(), self.output_index))
+
+    def failure_fields(self, message: str) -> dict[str, Any]:
+        outcome = {"type": "exit", "exit_code": 1}
+        return {"output": [{"stdout": "", "stderr": message, "outcome": outcome}]}
+
+
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 
 
@@ -394,13 +496,8 @@ def base64_of(url: str) -> str:
 _CALL_CLASSES: dict[str, type[OpenServerCall]] = {
     kind.kind: kind
     for kind in (
-        OpenListTools,
-        OpenMcpCall,
-        OpenWebSearchCall,
-        OpenFileSearchCall,
-        OpenToolSearch,
-        OpenFoundTools,
-        OpenImageCall,
+        *(OpenListTools, OpenMcpCall, OpenWebSearchCall, OpenFileSearchCall),
+        *(OpenToolSearch, OpenFoundTools, OpenImageCall, OpenCodeCall, OpenShellOutput),
     )
 }
 

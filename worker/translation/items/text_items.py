@@ -28,6 +28,7 @@ from worker.translation.items.citations import (
     CitationFinder,
     CleanText,
     MarkerFilter,
+    PathFinder,
     Sources,
 )
 from worker.translation.items.open_item import OpenItem
@@ -89,6 +90,7 @@ class TextPart(OpenPart):
         self._annotations: list[dict[str, Any]] = []
         self._citations = CitationFinder(sources.pages) if sources.pages else None
         self._markers = MarkerFilter(sources.files) if sources.files else None
+        self._paths = PathFinder(sources.made, sources.unmentioned) if sources.made else None
         self._received = self._text if self._markers is None else io.StringIO()
         """The text with the markers that are taken out of it."""
         self._pending_logprobs: list[dict[str, Any]] = []
@@ -111,6 +113,8 @@ class TextPart(OpenPart):
 
     def close(self) -> list[Event]:
         held = [] if self._markers is None else self._append_clean(self._markers.flush())
+        if self._paths is not None:
+            held += map(self.annotate, self._paths.flush())
         return [*held, *super().close()]
 
     def _append_clean(self, clean: CleanText) -> list[Event]:
@@ -136,6 +140,8 @@ class TextPart(OpenPart):
             )
         if self._citations is not None:
             annotations = sorted([*annotations, *self._citations.find(text)], key=_end_of)
+        if self._paths is not None:
+            annotations = [*annotations, *self._paths.find(text)]
         if annotations:
             events += map(self.annotate, annotations)
         return events

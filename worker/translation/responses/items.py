@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from models.wire.events import CustomInputDelta, CustomInputDone, Event, Item
 from models.wire.item_types import ID_PREFIXES
+from models.wire.replay import command_events
 from models.wire.tools import CallTarget
 from worker.translation.items.citations import Sources
 from worker.translation.items.client_calls import (
     OpenFunctionCall,
     OpenNamedCall,
-    command_events,
     without_commands,
 )
 from worker.translation.items.text_items import ReasoningPart, RefusalPart, SummaryPart, TextPart
@@ -271,7 +271,7 @@ class NativeOpaqueItem(NativeItem):
     def closing_events(self, status: str) -> list[Event]:  # noqa: ARG002 - it is complete when it is opened
         if self._raw["type"] != "shell_call":
             return []
-        return command_events(self.output_index, self._raw["action"]["commands"])
+        return list(command_events(self.output_index, self._raw["action"]["commands"]))
 
 
 def _shell_action(raw: RawObject) -> dict[str, Any]:

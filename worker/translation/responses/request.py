@@ -18,10 +18,10 @@ from models.wire.events import Item
 from models.wire.item_types import OUTPUTS
 from models.wire.tools import (
     COMPUTERS,
-    FILE_SEARCH,
     IMAGE_GENERATION,
     TOOL_SEARCH,
     WEB_SEARCH,
+    is_own_code_tool,
     is_own_file_search,
 )
 from worker.translation.functions import matches_choice
@@ -109,7 +109,9 @@ def native_request(
     copy_parameters(body, parameters, _COPIED_PARAMETERS)
     include = parameters.get("include", ())
     body["include"] = list(dict.fromkeys([*include, "reasoning.encrypted_content"]))
-    offered = tool_catalog if calls_left != 0 else replace(tool_catalog, server_functions={})
+    functions = tool_catalog.server_functions if calls_left != 0 else {}
+    functions = {name: each for name, each in functions.items() if each.tool["type"] in ours}
+    offered = replace(tool_catalog, server_functions=functions)
     tools = _tools(
         parameters.get("tools", ()),
         offered,
@@ -135,17 +137,21 @@ def is_upstream_tool(tool: Mapping[str, Any]) -> bool:
 
 def _own_types(parameters: Mapping[str, Any], options: NativeOptions) -> frozenset[str]:
     """The types of the tools that this server runs, so that the upstream gets none of them."""
-    searches_files = any(map(is_own_file_search, parameters.get("tools", ())))
-    return frozenset(("mcp", *(WEB_SEARCH if options.searches else ()))) | (
-        {FILE_SEARCH} if searches_files else set()
-    )
+    named = {
+        tool["type"]
+        for tool in parameters.get("tools", ())
+        if is_own_file_search(tool) or is_own_code_tool(tool)
+    }
+    return frozenset(("mcp", *(WEB_SEARCH if options.searches else ()), *named))
 
 
 def _input_items(
     history: list[Item], tool_catalog: ToolCatalog, upstream: str, ours: Collection[str]
 ) -> Iterator[Item]:
     """The history as input, without our ids and without items that only this server understands."""
-    of_upstream = ("image_generation_call", *(() if FILE_SEARCH in ours else ("file_search_call",)))
+    of_upstream = {
+        *("file_search_call", "code_interpreter_call", "image_generation_call"),
+    } - {f"{kind}_call" for kind in ours}
     for entry in walk_history(history, tool_catalog.server_functions, of_upstream):
         if isinstance(entry, AnsweredServerCall):
             yield entry.call

@@ -22,6 +22,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if .Values.image.digest }}{{ printf "%s@%s" $name .Values.image.digest }}{{ else }}{{ printf "%s:%s" $name (.Values.image.tag | default .Chart.AppVersion) }}{{ end }}
 {{- end }}
 
+{{- define "backburner.sandbox-image" -}}
+{{- $image := .Values.sandbox.image -}}
+{{- $name := required "sandbox.image.repository: name your registry's image" $image.repository -}}
+{{- if $image.digest }}{{ printf "%s@%s" $name $image.digest }}{{ else }}{{ printf "%s:%s" $name ($image.tag | default .Chart.AppVersion) }}{{ end }}
+{{- end }}
+
 {{- define "backburner.secret" -}}
 {{ required "existingSecret: name the secret with DATABASE_URL and REDIS_URL" .Values.existingSecret }}
 {{- end }}
@@ -108,6 +114,14 @@ env:
 {{- end }}
 {{- if .Values.files.existingClaim }}
   - {name: BACKBURNER_FILES__FOLDER, value: /files}
+{{- end }}
+{{- if .Values.sandbox.enabled }}
+{{- $name := include "backburner.name" . }}
+{{- $urls := list }}
+{{- range $number := until (int .Values.sandbox.replicas) }}
+{{- $urls = append $urls (printf "http://%s-sandbox-%d.%s-sandbox:8600" $name $number $name) }}
+{{- end }}
+  - {name: BACKBURNER_CODE__SANDBOXES, value: {{ join "," $urls | quote }}}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
   - {name: {{ $name }}, value: {{ $value | quote }}}

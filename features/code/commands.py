@@ -1,0 +1,99 @@
+"""`backburner sandbox`."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import CommandFailed
+from cli.options import exit_on_failure
+
+app = typer.Typer()
+
+_MIB = 1024 * 1024
+_TOKEN = "BACKBURNER_CODE__TOKEN"  # noqa: S105 - its name
+_MIN_TOKEN = 16
+
+
+# Imports when it runs, as in cli/main.py.
+@app.command(short_help="Run code of models, for workers.")
+def sandbox(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8600,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder whose subfolder `sessions` is emptied at the start and has their files.",
+            show_default="temporary",
+        ),
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="The Python that runs the code.", show_default="this one"),
+    ] = None,
+    venv: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder that gets a Python with the packages of requirements-code.lock at the "
+            "first use, for which the network is needed.",
+            show_default="none",
+        ),
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, help="Most sessions at the same time.")] = 16,
+    memory: Annotated[int, typer.Option(min=64, help="MiB of memory of a session.")] = 1024,
+    disk: Annotated[int, typer.Option(min=1, help="MiB of files of a session.")] = 512,
+    files: Annotated[int, typer.Option(min=1, help="Files and folders of a session.")] = 5000,
+    wall_time: Annotated[float, typer.Option(min=1, help="Seconds of one call.")] = 120,
+    idle_time: Annotated[float, typer.Option(min=1, help="Seconds until a session ends.")] = 1500,
+) -> None:
+    """Run code of models in confined processes, for the workers whose token is
+    BACKBURNER_CODE__TOKEN. It needs no database, no Redis, no network and no other setting."""
+    import asyncio
+
+    from features.code.sandbox.packages import Packages
+    from features.code.sandbox.server import SandboxOptions, serve
+    from features.code.sandbox.session import Limits, Unusable
+    from models import logs
+
+    with exit_on_failure():
+        token = _token()
+        logs.configure("info", process="sandbox")
+        limits = Limits(
+            memory=memory * _MIB,
+            disk=disk * _MIB,
+            file_bytes=64 * _MIB,
+            files=files,
+            wall_time=wall_time,
+            output=100_000,
+        )
+        place = folder or Path(tempfile.gettempdir()) / f"backburner-sandbox-{port}"
+        packages = Packages((python or Path(sys.executable)).absolute(), venv and venv.absolute())
+        options = SandboxOptions(
+            token, place.resolve() / "sessions", packages, sessions, idle_time, limits
+        )
+        try:
+            asyncio.run(serve(options, host, port))
+        except Unusable as error:
+            raise CommandFailed(f"code cannot be confined here: {error}") from None
+        except OSError as error:
+            raise CommandFailed(f"the sandbox cannot run: {error}") from None
+        except KeyboardInterrupt:
+            return
+
+
+def _token() -> str:
+    """The only secret of this process, which reads no configuration. Raises CommandFailed."""
+    for name in os.environ:  # noqa: TID251
+        is_ours = name.startswith("BACKBURNER_") or name in ("DATABASE_URL", "REDIS_URL")
+        if is_ours and name != _TOKEN:
+            raise CommandFailed(f"a sandbox runs foreign code: do not give it {name}")
+    token = os.environ.pop(_TOKEN, "")  # noqa: TID251
+    if len(token) < _MIN_TOKEN:
+        raise CommandFailed(f"{_TOKEN} must have at least {_MIN_TOKEN} characters")
+    return token
+
+
+COMMANDS = ((None, app),)

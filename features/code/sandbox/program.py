@@ -1,0 +1,133 @@
+"""A process of a session with all that it starts: one group of processes, which nothing can leave.
+
+Its first process is waited for last, so that the group's number stays its own until all are killed.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+class Program:
+    """A group of processes. `started`: its first process, the leader of a new session."""
+
+    def __init__(self, started: "subprocess.Popen[bytes]") -> None:
+        self.pid = started.pid
+        self._process = started
+        self._cpu_ms = 0
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._handle = os.pidfd_open(started.pid)
+        asyncio.get_running_loop().add_reader(self._handle, self._on_exit)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the first process has not ended."""
+        return not self._ended.done()
+
+    async def write(self, line: bytes) -> None:
+        """Gives the first process a line; it may not read it, until it ends. Raises OSError."""
+
+        def write_and_flush() -> None:
+            assert self._process.stdin is not None
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+        await asyncio.to_thread(write_and_flush)
+
+    async def ended(self) -> int:
+        """Waits for the end; the exit code as of a shell."""
+        return await asyncio.shield(self._ended)
+
+    def interrupt(self) -> None:
+        """Interrupts the first process."""
+        self._signal(signal.SIGINT, self.pid)
+
+    def kill(self) -> None:
+        """Kills all processes at once: none can start another in between."""
+        self._signal(signal.SIGKILL, -self.pid)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        self._signal(signal.SIGCONT, -self.pid)
+
+    def freeze(self) -> None:
+        """Stops all processes until `thaw`, and kills all but the first."""
+        self._signal(signal.SIGSTOP, -self.pid)
+        for pid in pids_of([self]):
+            if pid != self.pid:
+                self._signal(signal.SIGKILL, pid)
+
+    def cpu_ms(self) -> int:
+        """CPU time that it has used."""
+        return _cpu_ms(pids_of([self])) if self.is_running else self._cpu_ms
+
+    def start_error(self) -> str:
+        """What the first process has said before it read anything."""
+        assert self._process.stderr is not None
+        return self._process.stderr.read(2000).decode(errors="replace").strip()
+
+    def _signal(self, number: int, target: int) -> None:
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                os.kill(target, number)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        os.close(self._handle)
+        self._cpu_ms = _cpu_ms(pids_of([self]))
+        self.kill()
+        code = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stderr):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+def pids_of(programs: Collection[Program]) -> list[int]:
+    """The processes of these groups."""
+    groups = {each.pid for each in programs}
+    return [pid for pid, group in _processes() if group in groups] if groups else []
+
+
+def takes_more(pids: list[int], most: int) -> bool:
+    """Whether these processes have more than `most` bytes of memory that is not of files. What they
+    share counts once, as far as this process may see it."""
+    quick = sum(_fields(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
+    return quick > most and sum(map(_share, pids)) > most
+
+
+def _share(pid: int) -> int:
+    proportional = _fields(pid, "smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
+    return proportional or _fields(pid, "status", ("RssAnon", "RssShmem"))
+
+
+def _fields(pid: int, file: str, names: tuple[str, ...]) -> int:
+    """The sum of fields of a file of /proc, in bytes; 0 if it cannot be read."""
+    try:
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in names)
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Process -> its session."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 - many, and often
+        if name.isdigit():
+            with suppress(OSError):
+                yield int(name), os.getsid(int(name))
+
+
+def _cpu_ms(pids: list[int]) -> int:
+    """CPU time of these processes and of those of their children that have ended."""
+    ticks = 0
+    for pid in pids:
+        with suppress(OSError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return 1000 * ticks // os.sysconf("SC_CLK_TCK")

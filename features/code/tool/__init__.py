@@ -1,0 +1,1 @@
+"""The tools `code_interpreter` and `shell`, as workers run them."""

@@ -1,0 +1,157 @@
+"""The session of a container: where it is, and that it has the container's files.
+
+A container has one session at a time, on one of the sandboxes. If its session is lost, the next
+call gets a new one, on the sandbox with the most room, with the files that the file storage has.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import structlog
+
+from features.code.containers import Container, ContainerGone, ContainerStore
+from features.code.tool.client import (
+    DiskFull,
+    Place,
+    Sandboxes,
+    SandboxFull,
+    SandboxUnavailable,
+    SessionLost,
+)
+from worker.tools.provider import ToolCallError
+
+logger = structlog.get_logger()
+
+_WAIT = 20.0
+"""Seconds that a call waits for room on a sandbox."""
+_PAUSE = 0.5
+_TRIES = 3
+"""Looks at a sandbox that does not answer, before its sessions count as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that has all files of its container."""
+
+    place: Place
+    is_rebuilt: bool
+    """An earlier session of the container was lost, with its variables."""
+
+
+class Sessions:
+    """The sessions of the containers that this process works with."""
+
+    def __init__(self, containers: ContainerStore, sandboxes: Sandboxes) -> None:
+        self._containers = containers
+        self._sandboxes = sandboxes
+        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+    async def open(self, container: Container) -> OpenSession:
+        """The session of a container. Raises ToolCallError if no sandbox has room or answers."""
+        lock = self._locks.setdefault(container.id, asyncio.Lock())
+        deadline = time.monotonic() + _WAIT
+        async with lock:
+            while True:
+                try:
+                    place = await self._open(container.id)
+                    is_rebuilt = container.session not in (None, place.session)
+                    return OpenSession(place, is_rebuilt)
+                except DiskFull as error:
+                    raise ToolCallError(_TOO_MUCH) from error
+                except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+                    logger.warning("session_not_opened", error=str(error))
+                    if time.monotonic() > deadline:
+                        raise ToolCallError(_AWAY) from error
+                await asyncio.sleep(_PAUSE)
+
+    async def _open(self, container_id: UUID) -> Place:
+        container = await self._containers.get(container_id)
+        place = await self._live_place(container)
+        if place is None:
+            place = await self._placed(container)
+        await self._bring_files(container, place)
+        return place
+
+    async def _live_place(self, container: Container) -> Place | None:
+        """Where the session is; None if it was lost, or there was none."""
+        if container.sandbox is None or container.session is None:
+            return None
+        place = Place(container.sandbox, container.session)
+        for attempt in range(_TRIES):
+            try:
+                return place if await self._sandboxes.has(place) else None
+            except (SandboxUnavailable, SandboxFull) as error:
+                logger.warning("sandbox_unavailable", sandbox=place.sandbox, error=str(error))
+            await asyncio.sleep(_PAUSE * attempt)
+        return None
+
+    async def _placed(self, container: Container) -> Place:
+        """A new session. Of two workers that open one at the same time, both get the first."""
+        opened = await self._new_session(container)
+        try:
+            stored = await self._containers.place(
+                container.id, container.session, opened.sandbox, opened.session
+            )
+        except ContainerGone:
+            await self._sandboxes.close_session(opened)
+            raise
+        assert stored.sandbox is not None
+        assert stored.session is not None
+        place = Place(stored.sandbox, stored.session)
+        if place != opened:
+            await self._sandboxes.close_session(opened)
+        return place
+
+    async def _new_session(self, container: Container) -> Place:
+        """Opens a session on the sandbox with the most room; waits a while if all are full."""
+        deadline = time.monotonic() + _WAIT
+        while True:
+            free = await self._free_sessions()
+            for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
+                try:
+                    return await self._sandboxes.open(sandbox, _session_request(container))
+                except (SandboxFull, SessionLost):
+                    continue
+                except SandboxUnavailable as error:
+                    logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
+            if time.monotonic() > deadline:
+                raise ToolCallError(_FULL if free else _AWAY)
+            await asyncio.sleep(_PAUSE)
+
+    async def _free_sessions(self) -> dict[str, int]:
+        """Sandbox -> how many more sessions it can hold. Those that do not answer are left out."""
+        free: dict[str, int] = {}
+        for sandbox in self._sandboxes.urls:
+            try:
+                free[sandbox] = await self._sandboxes.free_sessions(sandbox)
+            except (SandboxUnavailable, SandboxFull, SessionLost) as error:
+                logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
+        return free
+
+    async def _bring_files(self, container: Container, place: Place) -> None:
+        """Writes the files that the session lacks: those of a lost one, and those that clients have
+        added since."""
+        missing = await self._containers.missing_files(container.id, place.session)
+        for file in missing:
+            await self._sandboxes.put_file(place, file.path, self._containers.content(file))
+        if missing:
+            await self._containers.mark_present([each.id for each in missing], place.session)
+
+
+def _session_request(container: Container) -> dict[str, Any]:
+    return {
+        "container": container.id.hex,
+        "project": container.project_id.hex,
+        "memory_limit": container.memory_limit,
+    }
+
+
+_FULL = "The code was not run: all sandboxes are in use now. Try again later, or answer without it."
+_TOO_MUCH = (
+    "The code was not run: the container's files are larger than a session may hold. Tell the user."
+)
+_AWAY = "The code was not run: no sandbox can be reached now. Answer without it."

@@ -1,0 +1,142 @@
+"""Sandboxes, and sessions in them, for the tests of this folder."""
+
+import itertools
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.embedded.unprivileged_user import reachable
+from models.confinement.policy import missing
+from tests.support.sandboxes import SandboxProcess
+from tests.support.stack import ROOT
+
+UNPRIVILEGED = 54_321
+"""A user that nothing else runs as."""
+MODES = ("own users", "root without own users", "no capability")
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30")
+
+
+class Session:
+    """A session of a sandbox, for tests."""
+
+    def __init__(self, sandbox: SandboxProcess, name: str, container: str) -> None:
+        self.sandbox = sandbox
+        self.path = f"/sessions/{name}"
+        self.folder = sandbox.folder / "sessions" / container
+        self._numbers = itertools.count()
+
+    async def python(self, code: str) -> dict[str, Any]:
+        """The result of a cell of Python."""
+        return await self.cell({"kind": "python", "code": code})
+
+    async def shell(self, *commands: str, **options: int) -> list[dict[str, Any]]:
+        """The outputs of commands."""
+        result = await self.cell({"kind": "shell", "commands": commands, **options})
+        return list(result["outputs"])
+
+    async def cell(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The result of a cell."""
+        cell = await self.begin(body)
+        answer = await self.sandbox.call("GET", f"{cell}?wait=60")
+        assert answer["state"] == "done", answer
+        return dict(answer["result"])
+
+    async def begin(self, body: dict[str, Any]) -> str:
+        """Begins a cell; returns its path."""
+        path = f"{self.path}/cells/ci_{next(self._numbers)}"
+        await self.sandbox.call("PUT", path, json=body)
+        return path
+
+
+OpenSession = Callable[[], Awaitable[Session]]
+
+
+def python_for_all() -> tuple[str, dict[str, str]]:
+    """A Python that each user can run, with the packages of this one. Skips without one."""
+    packages = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}"}
+    system = "/usr/bin/python3"
+    if all(reachable(Path(each)) for each in (sys.base_prefix, sys.prefix, ROOT)):
+        return sys.executable, packages
+    found = os.path.realpath(system)
+    if found.endswith(f"python3.{sys.version_info.minor}") and reachable(ROOT):
+        return system, packages
+    pytest.skip("other users cannot run this Python or reach the checkout")
+
+
+@pytest.fixture(scope="session", params=MODES)
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProcess]:
+    """A sandbox in each of the ways in which it can be run."""
+    if missing():
+        pytest.skip(f"this system has no {' and no '.join(missing())}")
+    mode: str = request.param
+    if mode != "no capability" and os.geteuid() != 0:
+        pytest.skip("the tests do not run as root")
+    # Not in pytest's folder, which only its own user can enter.
+    folder = _folder_for_all()
+    sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS)
+    if mode == "own users":
+        sandbox.command += ["--python", python_for_all()[0]]
+    elif mode == "root without own users":
+        if reachable(Path(sys.base_prefix)):
+            pytest.skip("each user can run this Python")
+    else:
+        sandbox.command = [*_without_capabilities(folder), *sandbox.command]
+        if os.geteuid() == 0:
+            python, packages = python_for_all()
+            sandbox.command[sandbox.command.index(sys.executable)] = python
+            sandbox.environment |= packages
+    try:
+        await sandbox.start_and_wait()
+        yield sandbox
+    finally:
+        sandbox.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder_for_all() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    return folder
+
+
+def _without_capabilities(folder: Path) -> list[str]:
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("there is no setpriv")
+    command = [setpriv, "--no-new-privs", "--inh-caps=-all"]
+    if os.geteuid() == 0:
+        os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
+        user = str(UNPRIVILEGED)
+        command += [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--bounding-set=-all"]
+    return command
+
+
+@pytest.fixture
+async def open_session(sandbox: SandboxProcess) -> AsyncIterator[OpenSession]:
+    """Opens sessions, which are closed at the end."""
+    opened: list[Session] = []
+
+    async def open_one() -> Session:
+        container = secrets.token_hex(16)
+        body = {"container": container, "project": "p", "memory_limit": "1g"}
+        answer = await sandbox.call("POST", "/sessions", json=body)
+        opened.append(Session(sandbox, answer["session"], container))
+        return opened[-1]
+
+    yield open_one
+    for session in opened:
+        await sandbox.call("DELETE", session.path)
+
+
+@pytest.fixture
+async def session(open_session: OpenSession) -> Session:
+    """One session."""
+    return await open_session()

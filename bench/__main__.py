@@ -20,6 +20,7 @@ from bench import (
     baseline,
     capacity,
     chains,
+    code_cells,
     creates,
     fleet,
     footprint,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "chains": chains.run,
     "recovery": recovery.run,
     "restart": recovery.run_restart,
+    "code": code_cells.run,
 }
 """The benchmarks by name; each starts its own deployment."""
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 _DEPTH = 40
 """Folders in folders: each is an open file while they are counted."""
+_PATH = 1000
+"""Bytes of the path of a file that workers get to know of."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -62,7 +64,7 @@ def _find(place: int, prefix: str, found: Found, most: int, depth: int) -> None:
             found.bytes += 512 * seen.st_blocks
             if stat.S_ISDIR(seen.st_mode):
                 _find_below(place, entry.name, prefix, found, most, depth)
-            elif stat.S_ISREG(seen.st_mode) and _is_unicode(entry.name):
+            elif stat.S_ISREG(seen.st_mode) and _is_shown(prefix + entry.name):
                 found.files[prefix + entry.name] = (seen.st_ctime_ns, seen.st_size)
 
 
@@ -74,17 +76,17 @@ def _find_below(place: int, name: str, prefix: str, found: Found, most: int, dep
     except OSError as error:
         raise TooMuch("a folder cannot be read") from error
     try:
-        _find(inner, f"{prefix}{name}/" if _is_unicode(name) else "?/", found, most, depth - 1)
+        _find(inner, f"{prefix}{name}/", found, most, depth - 1)
     finally:
         os.close(inner)
 
 
-def _is_unicode(name: str) -> bool:
+def _is_shown(path: str) -> bool:
+    """Whether workers get to know of the file: a name that is no text cannot be in an answer."""
     try:
-        name.encode()
+        return len(path.encode()) <= _PATH
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def removed_bytes(pids: Iterable[int]) -> int:

@@ -339,6 +339,7 @@ class Session:
     ) -> dict[str, Any]:
         is_python = not outputs
         known = {} if before is None else before.files
+        figures = set(reply.figures)
         most = self.limits.output
         return {
             "status": self._stop_reason or reply.status,
@@ -348,7 +349,7 @@ class Session:
             "error": self._outside(reply.error[:most]),
             "outputs": outputs,
             "changed": [
-                {"path": path, "bytes": size, "figure": path in reply.figures}
+                {"path": path, "bytes": size, "figure": path in figures}
                 for path, (_, size) in sorted(after.files.items())
                 if known.get(path) != after.files[path]
             ],
@@ -378,6 +379,14 @@ class Session:
     # --- watching ---
 
     async def _watch(self) -> None:
+        """Stops the cell at its limits; also if they cannot be looked at."""
+        try:
+            await self._look()
+        except Exception:
+            logger.exception("cell_not_watched", cell=self._running)
+            self._stop("died")
+
+    async def _look(self) -> None:
         deadline = time.monotonic() + self.limits.wall_time
         next_scan = 0.0
         while not self._stop_reason:

@@ -181,6 +181,23 @@ for n in range(3, 64):
     assert (await forger.python("2 + 2"))["value"] == "4"
 
 
+async def test_a_result_is_small_however_many_figures_are_claimed(session: Session) -> None:
+    code = """
+import os
+os.mkdir("d" * 250)
+for n in range(3000):
+    open(f"{'d' * 250}/{n}", "w").close()
+for n in range(3, 64):
+    try:
+        os.write(n, b'{"figures": [' + b'"x",' * 900_000 + b'"x"]}\\n')
+    except OSError:
+        pass
+"""
+    result = await session.python(code)
+    assert len(result["changed"]) == 3000
+    assert len(str(result)) < 2_000_000
+
+
 async def test_names_and_texts_that_are_no_unicode_are_answered_as_json(session: Session) -> None:
     code = "open(b'\\xff.txt', 'w').write('x')\nopen('good.txt', 'w').write('x')\n'\\ud800'"
     result = await session.python(code)

@@ -282,7 +282,7 @@ are."""
 FOUND_TOOLS = _tools(
     "FoundTools",
     {**_ADDED, "mcp": FoundMcpTools()},
-    dict.fromkeys((*_HOSTED, FILE_SEARCH, IMAGE_GENERATION), _NOT_ADDED),
+    dict.fromkeys((*_HOSTED, *sorted(_SERVER_TOOLS.keys() - {"mcp"})), _NOT_ADDED),
 )
 """`tools` of the output of a tool search: those of MCP servers by their names."""
 

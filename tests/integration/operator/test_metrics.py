@@ -98,7 +98,8 @@ LABELS = {
     "kind": {"input", "cached_input", "output", "reasoning", "web", "worker", "quarantine"},
     "tool": {
         *("mcp_call", "mcp_list_tools", "web_search_call", "file_search_call", "other"),
-        *("code_interpreter_call", "shell_call_output"),
+        *("code_interpreter_call", "image_generation_call", "shell_call_output"),
+        "tool_search_call",
     },
     "state": {"idle", "used", "enabled", "failing", "disabled"},
     "purpose": {purpose.value for purpose in FilePurpose},

@@ -48,7 +48,9 @@ pytestmark = pytest.mark.parametrize(
             ),
             "disk",
         ),
-        ("for n in range(50_000): open(str(n), 'w').close()", "disk"),
+        pytest.param(
+            "for n in range(50_000): open(str(n), 'w').close()", "disk", marks=pytest.mark.long
+        ),
         (
             "import os, time\nfor _ in range(3000):\n os.mkdir('d'); os.chdir('d')\ntime.sleep(60)",
             "disk",
@@ -70,6 +72,7 @@ async def test_a_session_that_takes_too_much_is_stopped(
         assert (await greedy.python("1 + 1"))["value"] == "2"
 
 
+@pytest.mark.long
 async def test_many_processes_do_not_reach_other_sessions(open_session: OpenSession) -> None:
     greedy, other = await open_session(), await open_session()
     code = """

@@ -134,11 +134,7 @@ def _check_get_matches_events(case: Case) -> Iterator[Violation]:
             ),
             default=-1,
         )
-        # The web process reads again if the crash comes while the request waits.
-        answered = get.answered or get.sent
-        if case.outage(
-            "postgres", get.sent - case.bounds.rejournal, answered, kinds=frozenset({"crashed"})
-        ):
+        if _may_lack_journal(case, get):
             last_number = -1
         if (
             case.events
@@ -150,6 +146,20 @@ def _check_get_matches_events(case: Case) -> Iterator[Violation]:
                 f"GET while running is not a fold of the events; {last_number} were read before",
                 get.body["output"],
             )
+
+
+def _may_lack_journal(case: Case, get: ClientRequest) -> bool:
+    """Whether PostgreSQL has crashed, and the workers may not have written their journal again.
+
+    They cannot while it refuses to write. The web process reads again if the crash comes while the
+    request waits.
+    """
+    begin, answered = get.sent - case.bounds.rejournal, get.answered or get.sent
+    refusals = case.faults(frozenset({"disk_full", "restarted", "read_only"}), "postgres")
+    for refusal in sorted(refusals, key=lambda fault: fault.begin, reverse=True):
+        if refusal.touches(begin, answered):
+            begin = min(begin, refusal.begin - case.bounds.rejournal)
+    return case.outage("postgres", begin, answered, kinds=frozenset({"crashed"}))
 
 
 def _is_some_fold(case: Case, output: list[JSON], last_number: int, final_ids: set[str]) -> bool:

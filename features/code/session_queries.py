@@ -67,7 +67,7 @@ SESSION_ENDED = Statement(
     WHERE id = :id AND session = :session
     """
 )
-"""The container keeps the id of the session: whoever opens the next one knows that one is lost."""
+"""The container keeps the id of the session: the next one is then opened as its replacement."""
 
 
 @dataclass(frozen=True, slots=True)

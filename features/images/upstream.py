@@ -1,7 +1,8 @@
 """Calls of `/v1/images/generations` and `/v1/images/edits` of the upstreams that serve a model.
 
 A call is repeated, at the next upstream or without a stream, only after an answer that refuses it:
-then no image was paid for. After anything else its outcome is unknown, and the model is told so.
+then no image was paid for. After anything else its outcome is unknown, and the model gets this as
+the result.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ BACKGROUND_HEADER = "x-backburner-background"
 
 
 class MessagesRoute(APIRoute):
-    """A route whose errors have Anthropic's form, whoever raises them."""
+    """A route whose errors all have Anthropic's form."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """What answers the requests of this route."""

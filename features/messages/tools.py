@@ -103,7 +103,7 @@ _CLIENT_TOOLS: Mapping[str, tuple[str, Json]] = {
         ),
     ),
 }
-"""Beginning of a type -> what the model is told, and the schema."""
+"""Beginning of a type -> the description for the model, and the schema."""
 
 
 class _Tool(Check):

@@ -2,9 +2,9 @@
 
 The id of a cell is that of its call's item. In this order: the session, the note in the database in
 which session the cell begins, the request to the sandbox, its result, the files that it changed.
-The tool loop stores the result; the sandbox is told to forget it when the response has ended. So a
-worker that takes over finds in the database in which session the cell may have run. It asks there
-for the same cell, and if that session is lost the code is not run again (docs/code.md).
+The tool loop stores the result; the worker deletes it at the sandbox when the response has ended.
+So a worker that takes over finds in the database in which session the cell may have run. It asks
+there for the same cell, and if that session is lost the code is not run again (docs/code.md).
 """
 
 import asyncio

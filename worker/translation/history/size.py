@@ -113,7 +113,7 @@ def _count_object(value: dict[str, Any], count_text: TokenCounter) -> int:
             + OVERHEAD_TOKENS
         )
     if kind == "image_generation_call":
-        # A model gets a text for an image that was made here, and the image if its upstream made it.
+        # A model gets a text for an image of this server, and the image of its own upstream.
         seen = 0 if "answer" in value or not value.get("result") else IMAGE_TOKENS
         rest = {name: value[name] for name in ("answer", "revised_prompt") if name in value}
         return seen + count_tokens(rest, count_text) + OVERHEAD_TOKENS

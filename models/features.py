@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 FEATURES = (
+    "backlog",
     "operator",
     "console",
     "search",

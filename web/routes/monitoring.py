@@ -17,7 +17,6 @@ from models.metrics import CONTENT_TYPE, scrape_allowed
 from models.redis.client import REDIS_ERRORS, memory_problem
 from models.version import VERSION
 from web.counters import REGISTRY
-from web.gauges import BACKLOG
 from web.http.browsers import require_own_host
 from web.http.errors import unknown_url
 from web.http.json_responses import json_response
@@ -153,7 +152,6 @@ async def metrics(request: Request) -> Response:
         raise Unauthenticated("Send the metrics token: 'Authorization: Bearer TOKEN'.")
     if state.settings.metrics.token is None:
         require_own_host(request, state.settings.allowed_hosts)
-    await BACKLOG.refresh(state.pool)
     for feature in state.features.values():
         await feature.refresh_gauges()
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE)

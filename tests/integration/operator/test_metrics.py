@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from cli.embedded.process import free_port
+from features.backlog.web import Backlog
 from features.console.app import PAGES
 from features.console.site import CONSOLE
 from features.files.objects import FilePurpose
@@ -51,7 +52,6 @@ from tests.support.stack import SHORT_LEASES, Databases, Service, Stack, SuiteSe
 from tests.support.tool_turns import TOOL_SETTINGS, counting_server, tool_turn
 from tests.support.worker_rows import SeededDatabase, settings_for
 from web.app import api_routes
-from web.gauges import Backlog
 
 TOKEN = "metrics-token-of-the-tests"
 LABELS = {

@@ -1,0 +1,1 @@
+"""The open responses of a deployment as figures of `/metrics`."""

@@ -49,7 +49,7 @@ _MAX_ENDED: Final = 5_000
 """Responses that are remembered here; older ones are left to the walk."""
 _STEP: Final = timedelta(seconds=2)
 """Between two steps of the walk."""
-_REST: Final = timedelta(seconds=5)
+_REST: Final = timedelta(seconds=15)
 """Before the next step of a walk that is at its end and has found nothing to do."""
 _LEASE: Final = timedelta(seconds=20)
 """For a step; a worker that dies in it has left the next one to another worker then."""

@@ -78,6 +78,10 @@ class Sweeper:
                     await self._has_orphans.wait()
 
     async def _sweep(self, *, claims_all: bool) -> None:
+        [is_due] = await fetch(self._pool, sweep.IS_DUE, {})
+        if not is_due:
+            self._intake.line.interrupted([])
+            return
         await self._end_orphans()
         if claims_all and not self._settings.quarantine:
             await self._claim_all_orphans()

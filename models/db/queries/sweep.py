@@ -13,7 +13,7 @@ from models.db.queries.common import (
     ORPHAN,
 )
 from models.db.statement import Query, column
-from models.lifecycle import BACKLOG, CRASHES_ALONE, QUARANTINE_THRESHOLD
+from models.lifecycle import BACKLOG, CRASHES_ALONE, IN_LINE, QUARANTINE_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,21 @@ _OVERDUE = (
     "r.deadline",
 )
 """The part of the backlog whose deadline has passed, and its order."""
+
+
+IS_DUE = column(
+    f"""
+    SELECT EXISTS (SELECT 1 FROM responses WHERE worker IS NULL AND status IN {OPEN} AND NOT {BACKLOG})
+        OR EXISTS (SELECT 1 FROM responses WHERE {IN_LINE})
+        OR EXISTS (SELECT 1 FROM responses WHERE status IN {OPEN} AND deadline <= now())
+        OR EXISTS (SELECT 1 FROM workers o CROSS JOIN LATERAL (
+                       SELECT 1 FROM responses r
+                       WHERE r.worker = o.id AND r.status IN {OPEN} LIMIT 1) r WHERE o.dead)
+    """,
+    bool,
+)
+"""Whether the other statements of a sweep can find anything: most of the time nothing waits. Each
+part is the first row of an index that has only such rows."""
 
 
 def _orphans(

@@ -428,6 +428,7 @@ _OF_RUNNING = [
     "steering.LIST_STEERS[asc]",
     "steering.LOCK_TARGET",
     "steering.STEERS_OF",
+    "sweep.IS_DUE",
     "sweep.ORPHANS",
     "sweep.ORPHANS_TO_END",
     "sweep.REENQUEUE",

@@ -26,6 +26,7 @@ FEATURES = (
     "code",
     "images",
     "tool_search",
+    "moderation",
     "steering",
     "websocket",
     "webhooks",

@@ -11,11 +11,9 @@ import structlog
 from features.images.answers import NoImage, decoded, kind_of, too_large
 from features.images.inputs import InputImages, Source, editable, encoded, project_files
 from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
+from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
-from models.db.database import Jsonb, execute, retry_while_unavailable
-from models.db.queries.usage import INSERT_PROXIED
 from models.ids import PROJECT, admin_id
-from models.prices import UsedAmounts
 from models.projects.routes import ProjectRoutes
 from models.wire.events import Item, PartialImage
 from models.wire.proxied_usage import NO_TOKENS, UsageKind, usage_in
@@ -62,33 +60,18 @@ class ImageMaker:
 
     async def count(self, context: ToolContext, item: Item, model: str, made: MadeImage) -> None:
         """Adds the call to the usage of the project, once. Waits while PostgreSQL is away."""
-        usage = usage_in(made.answer.usage) or NO_TOKENS
-        amounts = UsedAmounts(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
+        assert context.project is not None
+        call = FeatureCall(
+            UUID(hex=item["id"].rpartition("_")[2]),
+            context.project,
+            context.api_key,
+            UsageKind.IMAGES,
+            model,
+            made.upstream,
+            usage_in(made.answer.usage) or NO_TOKENS,
             units=1,
-            has_tokens=bool(usage.input_tokens or usage.output_tokens),
         )
-        entry = {
-            "entry_id": str(UUID(hex=item["id"].rpartition("_")[2])),
-            "project_id": str(context.project),
-            "api_key_id": None if context.api_key is None else str(context.api_key),
-            "model": model,
-            "upstream": made.upstream,
-            "kind": UsageKind.IMAGES.value,
-            "requests": 1,
-            "input_tokens": usage.input_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "output_tokens": usage.output_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "units": 1,
-            "cost": self.resources.prices.cost(model, made.upstream, amounts),
-        }
-        values = {"entries": Jsonb([entry])}
-        await retry_while_unavailable(
-            lambda: execute(self.resources.pool, INSERT_PROXIED, values), "image_usage_waits"
-        )
+        await count_call(self.resources, call)
 
 
 class ImageGeneration:

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from models.config.values import (
     EMPTY_IS_UNSET,
     Bytes,
+    Characters,
     Duration,
     Group,
     HttpAddress,
@@ -303,6 +304,19 @@ class SteeringSettings(Group):
     """Most inputs that may be queued for one response."""
     pending_bytes: Bytes = Field(default=4 * 1024 * 1024, ge=1000)
     """Most bytes of all of them together."""
+
+
+class ModerationSettings(Group):
+    """Moderation by a route of `/v1/moderations` ([moderation.md](moderation.md))."""
+
+    window: Annotated[Characters, Field(ge=1)] = 500
+    """Text of a model that is held back, before it is judged and sent on."""
+    hold: Duration = timedelta(seconds=2)
+    """Age from which less text is judged, with the next piece that arrives."""
+    characters: Annotated[Characters, Field(ge=100)] = 8_000
+    """Most text of one call; more is divided."""
+    time: Duration = timedelta(seconds=30)
+    """Longest time of one call."""
 
 
 class CodeSettings(Group):

@@ -39,6 +39,7 @@ from models.config.feature_groups import (
     ConsoleSettings,
     ExtractionSettings,
     FileSettings,
+    ModerationSettings,
     RetrievalSettings,
     S3Settings,
     ScheduleSettings,
@@ -156,6 +157,7 @@ class Settings(FileBackedSettings):
     mcp: McpSettings = McpSettings()
     web_search: WebSearchSettings = WebSearchSettings()
     images: ImageSettings = ImageSettings()
+    moderation: ModerationSettings = ModerationSettings()
     compaction: CompactionSettings = CompactionSettings()
     egress: EgressSettings = EgressSettings()
     webhooks: WebhookSettings = WebhookSettings()

@@ -298,6 +298,7 @@ def tool_context(
         attachments=Attachments(resources.egress, resources.file_memory, stored=cast("Any", None)),
         call_origins=CallOrigins(cast("Any", None), resources.sealer, PROJECT, {}),
         toolbox=Toolbox(tools, ToolContext(resources.settings, resources.egress), kinds),
+        moderation=None,
         compactions=Compactions(
             PROJECT,
             resources.sealer,

@@ -206,7 +206,7 @@ class Attempt:
             usage=final.usage,
             completed_at=completed_at,
             service_tier=final.service_tier,
-            upstream_fields=self.output.upstream_fields,
+            upstream_fields=self.output.more_fields,
         )
         # Nobody follows a forwarded request: its answer is stored once, as an item.
         is_forwarded = self.stored.purpose is Purpose.FORWARD
@@ -228,7 +228,7 @@ class Attempt:
             failure=None if has_model_items else end_state.failure,
             unanswered_calls=unanswered_calls(final.items),
             service_tier=final.service_tier,
-            upstream_fields=self.output.upstream_fields,
+            upstream_fields=self.output.more_fields,
             upstream=self.output.upstream,
             failed_upstream=self._failed_upstream(end_state),
             history_size=self._history_size_of(final),

@@ -13,6 +13,7 @@ from worker.run.attachments import Attachments
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions
+from worker.run.moderation import Moderation
 from worker.run.output import Output
 from worker.run.resources import Resources
 from worker.run.sealing import CallOrigins
@@ -37,6 +38,8 @@ class RunContext:
     """Of the calls in it."""
     toolbox: Toolbox
     compactions: Compactions
+    moderation: Moderation | None
+    """None: the request wants none, or its upstreams moderate."""
     is_draining: Callable[[], bool]
     """Whether the process stops: the run begins no further step."""
     span: Span

@@ -17,11 +17,13 @@ from models.errors import LimitReached, UpstreamFailed
 from models.tracing.spans import NO_SPAN
 from models.wire.events import Event, Item
 from models.wire.response import SEALED_REASONING
+from models.wire.token_counts import add_usage
 from models.wire.tools import IMAGE_GENERATION, is_native_only, may_run_code
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.failover import first_answer, note_failure
 from worker.run.model_metrics import CallObservation, note_unknown_content
+from worker.run.moderation import CONTENT_FILTER, GatedCall, OutputFlagged
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
 from worker.run.sealing import content_tagger, origin_sealer, reasoning_sealer, unseal_reasoning
 from worker.run.spans import error_type, start_call_span
@@ -78,6 +80,8 @@ class ModelCaller:
 
     def input_of(self, parameters: dict[str, Any], history: list[Item]) -> ModelInput:
         """The input with this history and all tools of the request that may still be called."""
+        if self._context.moderation is not None:
+            parameters = {name: value for name, value in parameters.items() if name != "moderation"}
         toolbox = self._context.toolbox
         server_functions = toolbox.server_functions()
         tool_catalog = build_tool_catalog(
@@ -120,6 +124,13 @@ class ModelCaller:
             raise
         finally:
             span.end()
+
+    @property
+    def _holds_back(self) -> bool:
+        """Whether readers get nothing of a turn before it is judged. Then nothing makes summaries
+        of reasoning, which would not be."""
+        moderation = self._context.moderation
+        return moderation is not None and moderation.holds_back
 
     @property
     def _number(self) -> int:
@@ -179,7 +190,7 @@ class ModelCaller:
             if not candidates:
                 runs = f"runs tools of the type '{native_only}'"
                 raise not_offered(runs, reason="tool_unavailable", param="tools")
-        if "moderation" in parameters:
+        if "moderation" in parameters and self._context.moderation is None:
             candidates = [each for each in candidates if each.upstream.settings.moderates]
             if not candidates:
                 moderates = "moderates its input and output"
@@ -199,11 +210,15 @@ class ModelCaller:
     ) -> tuple[TurnOutcome, Turn[Any]]:
         """Calls one upstream and translates its stream while it arrives."""
         self._has_emitted = False
+        moderation = self._context.moderation if visible else None
         origins = {}
         if not candidate.upstream.is_native:
             origins = await self._context.call_origins.of(model_input.history, self._output)
         body = await self._request_body(candidate, model_input, origins)
         turn = self._new_turn(candidate, model_input, visible=visible)
+        gate = None
+        if moderation is not None and self._holds_back:
+            gate = moderation.gate(self._new_turn(candidate, model_input, visible=visible))
         async with candidate.acquire(interactive=not self._facts.background) as permit:
             # Here, so that a wait for PostgreSQL does not count in the time limits of the call.
             await self._resources.ownership.wait_until_fresh()
@@ -223,11 +238,22 @@ class ModelCaller:
                 try:
                     async with summaries:
                         outcome = await self._read_turn(
-                            call, turn, permit, observation, summaries, visible=visible
+                            call if gate is None else GatedCall(call, gate),
+                            turn,
+                            permit,
+                            observation,
+                            summaries,
+                            visible=visible,
                         )
+                except OutputFlagged as flagged:
+                    self._emit(turn.close_incomplete(), visible=visible)
+                    self._output.usage = add_usage(self._output.usage, flagged.usage)
+                    outcome = TurnOutcome("incomplete", incomplete_reason=CONTENT_FILTER)
                 finally:
                     note_unknown_content(self._attempt, candidate, turn.unknown_content)
             permit.record_success()
+        if moderation is not None and gate is None:
+            await moderation.judge(turn)
         UPSTREAM_TURNS.labels(candidate.name, "answered").inc()
         self._output.upstream = candidate.name
         self._output.service_tier = turn.service_tier or self._output.service_tier
@@ -261,7 +287,7 @@ class ModelCaller:
 
     async def _read_turn(
         self,
-        upstream_call: UpstreamCall,
+        upstream_call: UpstreamCall | GatedCall,
         turn: Turn[Any],
         permit: Permit,
         observation: CallObservation,
@@ -386,7 +412,10 @@ class ModelCaller:
                 carries_origins=SEALED_REASONING in parameters.get("include", ()),
                 reasoning_in_order=is_messages,
                 reasoning_is_summary=is_messages and wants_summary(parameters),
-                summarised=visible and upstream.reasoning_summary and wants_summary(parameters),
+                summarised=visible
+                and upstream.reasoning_summary
+                and wants_summary(parameters)
+                and not self._holds_back,
             ),
         )
 

@@ -69,6 +69,8 @@ class Output:
         self.service_tier: str | None = None
         self.upstream_fields: dict[str, Any] | None = None
         """Of the last turn (worker/translation/turn.py)."""
+        self.moderation: dict[str, Any] | None = None
+        """The field of the response, as it would be if it ended now (worker/run/moderation.py)."""
         self.upstream: str | None = None
         """Name of the upstream of the last turn."""
         self.unstored_items: list[Item] = []
@@ -76,6 +78,13 @@ class Output:
 
         They are part of the output if the response ends before this attempt produces any.
         """
+
+    @property
+    def more_fields(self) -> dict[str, Any] | None:
+        """The fields of the response that are not in every one."""
+        if self.moderation is None:
+            return self.upstream_fields
+        return {**(self.upstream_fields or {}), "moderation": self.moderation}
 
     @property
     def items(self) -> list[Item]:

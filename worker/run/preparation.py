@@ -31,6 +31,7 @@ from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.compaction import Compactions, ends_with_trigger, expand_input
 from worker.run.context import RunContext
+from worker.run.moderation import Moderation, RunInput
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.sealing import CallOrigins
@@ -83,6 +84,8 @@ async def prepare_run(
                 only_stored=purpose is Purpose.COUNT,
             )
         toolbox = await _open_toolbox(attempt, writer, resources, history, egress)
+        run_input = RunInput(history, own_count, attachments.with_stored)
+        moderation = await _open_moderation(attempt, resources, run_input)
     except BaseException as error:
         attachments.close()
         if isinstance(error, UpstreamFailed) and error.reason == STORAGE_UNAVAILABLE:
@@ -98,6 +101,7 @@ async def prepare_run(
         call_origins=CallOrigins(resources.pool, resources.sealer, row.project_id, stored_origins),
         toolbox=toolbox,
         compactions=compactions,
+        moderation=moderation,
         is_draining=is_draining,
         span=span,
     )
@@ -222,6 +226,15 @@ def _history_too_large(attempt: Attempt, max_size: int) -> UpstreamFailed:
         param=attempt.continuation_parameter if attempt.is_continuation else "input",
         envelope_code="history_too_large",
     )
+
+
+async def _open_moderation(
+    attempt: Attempt, resources: Resources, run_input: RunInput
+) -> Moderation | None:
+    for opens in resources.moderations:
+        if (moderation := await opens(attempt, run_input)) is not None:
+            return moderation
+    return None
 
 
 async def _open_toolbox(

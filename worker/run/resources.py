@@ -35,6 +35,7 @@ from worker.log.journal import Journal
 from worker.log.publisher import Publisher
 from worker.outbound.download import FileMemory
 from worker.process.limits import MemoryBudget
+from worker.run.moderation import OpenModeration
 from worker.tools.provider import ToolProviderFactory
 from worker.upstream.upstreams import RequestTokenCounter, Upstreams
 
@@ -115,6 +116,8 @@ class Resources:
     fast_reads: Pacer = field(default_factory=lambda: Pacer(_FAST_READS))
     """For streams whose upstream sends faster than a model writes: their work would fill the event
     loop, and everybody else's would wait."""
+    moderations: list[OpenModeration] = field(default_factory=list)
+    """What features judge the runs with."""
     on_ended: list[Callable[[EndedLine], None]] = field(default_factory=list)
     """What features do with each response that has ended here."""
     new_id: Callable[[str], str] = new_item_id

@@ -19,6 +19,7 @@ from models.wire.steering import STEERED
 from worker.metrics import observe_tool_call
 from worker.run.context import RunContext
 from worker.run.model_call import ModelCaller
+from worker.run.moderation import CONTENT_FILTER
 from worker.run.output import Entry
 from worker.run.purposes import compact
 from worker.run.spans import end_tool_span, start_tool_span
@@ -60,6 +61,9 @@ class ToolLoop:
 
     async def run(self) -> TurnOutcome | None:
         """Runs turns and calls until the response has an outcome; None when the process stops."""
+        moderation = self._context.moderation
+        if moderation is not None and not await moderation.admits_input():
+            return TurnOutcome("incomplete", incomplete_reason=CONTENT_FILTER)
         # The tools read from the history what earlier attempts have learned, e.g. tool lists.
         self._toolbox.pending(self._context.full_history())
         for entry in self._output.closed_calls:

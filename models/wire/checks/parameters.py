@@ -220,6 +220,9 @@ INCLUDE_VALUE = Choice(
 )
 INCLUDE = Array(INCLUDE_VALUE)
 
+_MODERATION_MODE = Record({"mode": Choice("score", "block")}, {})
+_MODERATION_POLICY = Record({}, {"input": _MODERATION_MODE, "output": _MODERATION_MODE})
+
 PARAMETERS: dict[str, Check] = {
     "model": String(non_empty=True, at_most=512),
     "instructions": _TEXT,
@@ -267,11 +270,7 @@ PARAMETERS: dict[str, Check] = {
     "prompt": _RefusedParameter(
         "this server keeps no prompt templates. Send the text in 'instructions' and 'input'"
     ),
-    "moderation": _RefusedParameter(
-        "nothing moderates the input and output of this model here, and a request for moderation "
-        "is not ignored. Leave it out and send the texts to POST /v1/moderations, or use a model "
-        "whose upstream is a native one (docs/upstreams.md)"
-    ),
+    "moderation": Component("Moderation", Record({"model": _TEXT}, {"policy": _MODERATION_POLICY})),
     "image": Record(
         {},
         {

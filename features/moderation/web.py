@@ -45,7 +45,7 @@ class ModerationChecks(Feature):
                 f"Files and sound cannot be moderated: '{place}' could reach the model unread. "
                 "Leave it out, or set 'moderation.policy.input.mode' to 'score'.",
                 param=place,
-                code="unsupported_value",
+                code="invalid_value",
             )
 
 

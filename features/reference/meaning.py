@@ -137,8 +137,9 @@ PARAMETERS: dict[str, str] = {
     "default. `x-cache` reports whether the answer came from the cache. Answers for which the "
     "server ran tools are not cached.",
     "prompt": "Not supported: this server keeps no prompt templates.",
-    "moderation": "Sent to native upstreams, and to those whose `passthrough` lists it; others are "
-    "not called then. Refused if the model has none.",
+    "moderation": "Sent to native upstreams, and to those whose `passthrough` lists it. For other "
+    "models this server calls the moderation model, by its route of `/v1/moderations`: see "
+    "docs/moderation.md. Refused if nothing can moderate.",
     "image": "Sent to native upstreams, and to those whose `passthrough` lists it. At others "
     "images are never compressed, and `context_compression: enabled` is refused.",
     **dict.fromkeys(

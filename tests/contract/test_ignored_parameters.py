@@ -89,28 +89,6 @@ async def test_a_stream_a_background_create_and_a_count_have_the_header(
     assert answer.headers[IGNORED] == "personality, tools[0].async"
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        None,
-        {"input": {"mode": "score"}},
-        {"input": {"mode": "block"}},
-        {"output": {"mode": "block"}},
-    ],
-)
-async def test_moderation_that_nothing_does_is_refused(
-    client: openai.AsyncOpenAI, fake: FakeUpstream, policy: Any
-) -> None:
-    model = fake.script(reply("never"))
-    with pytest.raises(openai.BadRequestError) as refusal:
-        await client.responses.create(
-            model=model, input="x", moderation={"model": "omni-moderation-latest", "policy": policy}
-        )
-    assert (refusal.value.param, refusal.value.code) == ("moderation", "unsupported_parameter")
-    assert "POST /v1/moderations" in refusal.value.message
-    assert not fake.requests_for(model)
-
-
 async def test_a_request_that_only_prepares_a_cache_calls_no_model(
     client: openai.AsyncOpenAI, fake: FakeUpstream
 ) -> None:

@@ -46,7 +46,6 @@ REFUSED_ANYWHERE = {
 
 REFUSED_AT_CHAT = {
     r"image.context_compression='enabled'": "Leave it out, or send smaller ones",
-    r"moderation": "send the texts to POST /v1/moderations, or use a model whose upstream is",
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[image_generation\]": "set BACKBURNER_IMAGES__MODEL",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",

@@ -305,6 +305,8 @@ class ResponseDetails:
     missed_window: bool | None
     """as in ListedResponseRow"""
     continuation_id: str | None
+    moderation: Any
+    """its field `moderation`, as this server or a native upstream has made it"""
 
 
 RESPONSE_DETAILS = Query(
@@ -320,7 +322,8 @@ RESPONSE_DETAILS = Query(
            (SELECT count(*) FROM tool_calls c WHERE c.response_id = r.id) AS tool_calls,
            r.parameters ->> 'retry_of' AS retry_of, r.retried_by,
            r.waits IS TRUE AND r.status = 'queued' AS waits,
-           {WINDOW} AS window, r.window_ends_at, {MISSED_WINDOW} AS missed_window, r.continuation_id
+           {WINDOW} AS window, r.window_ends_at, {MISSED_WINDOW} AS missed_window, r.continuation_id,
+           r.upstream_fields -> 'moderation' AS moderation
     FROM responses r JOIN projects p ON p.id = r.project_id WHERE r.id = :id
     """,
     ResponseDetails,

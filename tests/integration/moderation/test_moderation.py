@@ -233,7 +233,7 @@ async def test_what_cannot_be_moderated_is_refused(api: Api, guarded: FakeUpstre
         (
             {"moderation": wanted(), "input": [{"role": "user", "content": [file]}]},
             "input[0].content[0]",
-            "unsupported_value",
+            "invalid_value",
         ),
         ({"moderation": {}}, "moderation.model", "missing_required_parameter"),
         (

@@ -642,14 +642,16 @@ async def test_the_next_upstream_is_tried_only_if_it_supports_the_tools(
 async def test_moderation_is_left_to_no_upstream_that_does_not_know_it(
     api: Api, fake: FakeUpstream
 ) -> None:
-    fake.script([status(503)], reply("never"), name="either-3")
-    asked = {"model": "m", "policy": {"input": {"mode": "block"}}}
+    """Where a model has another upstream, this server moderates."""
+    fake.script([status(200, {"results": [{"flagged": False}]})], name="guard-3")
+    fake.script([status(503)], reply("Hello."), name="either-3")
+    asked = {"model": "guard-3", "policy": {"input": {"mode": "block"}}}
     body = {"model": "either-3", "input": "Hi.", "moderation": asked}
-    answer = await api.call("POST", "/responses", body)
-    assert answer.status == 502
-    assert [request.path for request in fake.requests_for("either-3")] == ["/v1/responses"]
-    answer = await api.call("POST", "/responses", body | {"model": "small-3"})
-    assert (answer.status, answer.error["param"]) == (400, "moderation")
+    assert (await api.call("POST", "/responses", body)).body["status"] == "completed"
+    sent = fake.requests_for("either-3")
+    assert [request.path for request in sent] == ["/v1/responses", "/v1/chat/completions"]
+    assert not any("moderation" in request.body for request in sent)
+    assert len(fake.requests_for("guard-3")) == 2
 
 
 async def test_the_header_names_only_what_this_server_does_itself(

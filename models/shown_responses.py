@@ -5,9 +5,9 @@ from typing import Any
 
 from models.db.queries.read import ResponseRow
 from models.ids import conversation_id, response_id
-from models.lifecycle import Status
+from models.lifecycle import TERMINAL, Status
 from models.wire.events import Item
-from models.wire.response import ResponseFacts, filter_items, response_object
+from models.wire.response import ResponseFacts, filter_items, response_object, without_images
 
 
 def facts_from_row(row: ResponseRow) -> ResponseFacts:
@@ -40,4 +40,6 @@ def shown_object(
     """The Response object with this output. `include`: values of this request, in addition to those
     of the create."""
     visible = filter_items(items, {*include, *row.parameters.get("include", ())})
+    if row.status not in TERMINAL:
+        visible = without_images(visible)
     return response_object(facts_from_row(row), visible)

@@ -190,6 +190,15 @@ def filter_items(items: list[Item], include: Collection[str]) -> list[Item]:
     return [_filtered(item, include) if item["type"] in _HIDDEN else item for item in items]
 
 
+def without_images(items: list[Item]) -> list[Item]:
+    """The items as a poll of a response shows them that has not ended: an image that was made may
+    have megabytes, and events and the GET of the ended response have it."""
+    return [
+        {**item, "result": None} if item["type"] == "image_generation_call" else item
+        for item in items
+    ]
+
+
 def filter_events(events: list[Event], include: Collection[str]) -> list[Event]:
     """The events of a run as its readers see them: a done item has the same fields as in a GET
     (I7)."""

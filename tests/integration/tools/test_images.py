@@ -128,6 +128,21 @@ async def test_the_official_client_gets_an_image_with_the_options_of_its_tool(
     assert b64(png()) not in second.body_text
 
 
+async def test_polls_of_a_response_that_runs_do_not_repeat_its_images(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    api, may_answer = tool_stack.api(), asyncio.Event()
+    model = fake.script(painting(), [wait_for(may_answer), *reply("Done")])
+    response_id = await api.create_background(model, tools=[tool(fake, image(png()))])
+    async with api.follow(response_id) as stream:
+        item = (await stream.until("response.output_item.done"))["item"]
+    [shown] = (await api.get(response_id))["output"]
+    assert (shown["status"], shown["result"]) == ("completed", None)
+    may_answer.set()
+    ended = await api.wait_for_end(response_id)
+    assert ended["output"][0]["result"] == item["result"] == b64(png())
+
+
 async def test_partial_images_are_streamed_and_usage_is_counted_once(
     tool_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -32,7 +32,6 @@ VICTIMS = [
 ]
 CELLS = [name for victim in VICTIMS for name in victim.cells]
 QUICK = [
-    "web-sigstop",
     "worker-kill9-unpublished",
     "worker-sigstop-in-transaction",
     "worker-redis-refused",

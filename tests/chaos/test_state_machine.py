@@ -823,7 +823,7 @@ def profile() -> settings:
     # An option of this test, not of the product.
     examples = os.environ.get("BACKBURNER_STATE_MACHINE")  # noqa: TID251
     return settings(
-        max_examples=int(examples or 40),
+        max_examples=int(examples or 25),
         stateful_step_count=60 if examples else 40,
         derandomize=examples is None,
         deadline=None,

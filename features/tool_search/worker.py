@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +17,18 @@ import structlog
 
 from features.retrieval.embedder import (
     Embedder,
+    Embeddings,
     EmbeddingsRefused,
     EmbeddingsUnavailable,
     TextOwner,
 )
 from features.tool_search.index import MAX_TOOLS, Document, ToolIndex, list_hash, unit
+from features.usage_entries import FeatureCall, count_call
+from models.ids import new_uuid
 from models.projects.routes import ProjectRoutes
 from models.wire.events import Item
 from models.wire.mcp import is_allowed
+from models.wire.proxied_usage import NO_TOKENS, UsageKind
 from models.wire.tools import TOOL_SEARCH, CallableTool, callable_tools
 from worker.run.resources import Resources, WorkerFeature
 from worker.tools.provider import ToolCallError, ToolContext, ToolProvider, ToolResult
@@ -64,7 +69,7 @@ class Indexes:
     thread."""
 
     def __init__(self, resources: Resources, embedder: Embedder) -> None:
-        self._policies = resources.policies
+        self._resources = resources
         self._settings = resources.settings.retrieval
         self._embedder = embedder
         self._kept: OrderedDict[tuple[Any, bytes], ToolIndex] = OrderedDict()
@@ -100,7 +105,7 @@ class Indexes:
         model, batch = self._settings.embedding_model, self._settings.embedding_batch
         assert model is not None
         assert context.project is not None
-        policy = await self._policies.policy(context.project)
+        policy = await self._resources.policies.policy(context.project)
         owner = TextOwner(context.project, policy.routes, context.api_key)
         vectors: list[Sequence[float]] = []
         try:
@@ -110,10 +115,20 @@ class Indexes:
                         owner, texts[first : first + batch], model, self._settings.dimensions
                     )
                     vectors += [unit(json.loads(each)) for each in made.vectors]
+                    await self._count(context, model, made)
         except (TimeoutError, EmbeddingsUnavailable, EmbeddingsRefused) as error:
             logger.warning("tool_search_by_words", error=str(error))
             return []
         return vectors
+
+    async def _count(self, context: ToolContext, model: str, made: Embeddings) -> None:
+        assert context.project is not None
+        usage = replace(NO_TOKENS, input_tokens=made.tokens)
+        kind, key = UsageKind.EMBEDDINGS, context.api_key
+        await count_call(
+            self._resources,
+            FeatureCall(new_uuid(), context.project, key, kind, model, made.upstream, usage),
+        )
 
 
 class ToolSearch:

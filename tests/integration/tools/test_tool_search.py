@@ -150,6 +150,35 @@ async def test_found_functions_stay_loaded_and_are_called_by_the_client(
     assert offered(fake, whole, 0) == offered(fake, model, 1), "with the client's own history"
 
 
+async def test_a_conversation_and_a_compaction_keep_what_was_loaded(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    client = tool_stack.openai()
+    tools: Any = [SEARCH, deferred("merge_accounts", "Joins two accounts of one customer.")]
+    conversation = (await client.conversations.create()).id
+    model = fake.script(
+        turn("tool_search", query="combine customer accounts"),
+        reply("I can."),
+        reply("Still."),
+    )
+    for _ in range(2):
+        last = await client.responses.create(
+            model=model, input="Can you?", conversation=conversation, tools=tools
+        )
+    loaded = ["merge_accounts", "tool_search"]
+    assert [sorted(offered(fake, model, each)) for each in range(3)] == [
+        ["tool_search"],
+        loaded,
+        loaded,
+    ]
+    summary = fake.script(reply("They asked twice."))
+    compacted = await client.responses.compact(model=summary, previous_response_id=last.id)
+    history: Any = [each.model_dump(warnings=False) for each in compacted.output]
+    again = fake.script(reply("Let me look."))
+    await client.responses.create(model=again, input=history, tools=tools)
+    assert sorted(offered(fake, again, 0)) == loaded
+
+
 async def test_a_search_without_a_query_or_a_common_word_is_answered(
     tool_stack: Stack, fake: FakeUpstream
 ) -> None:

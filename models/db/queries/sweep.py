@@ -13,7 +13,7 @@ from models.db.queries.common import (
     ORPHAN,
 )
 from models.db.statement import Query, column
-from models.lifecycle import BACKLOG, CRASHES_ALONE, IN_LINE, QUARANTINE_THRESHOLD
+from models.lifecycle import BACKLOG, CRASHES_ALONE, IN_LINE, PLACE_IN_LINE, QUARANTINE_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,12 @@ _OVERDUE = (
 
 IS_DUE = column(
     f"""
-    SELECT EXISTS (SELECT 1 FROM responses WHERE worker IS NULL AND status IN {OPEN} AND NOT {BACKLOG})
-        OR EXISTS (SELECT 1 FROM responses WHERE {IN_LINE})
-        OR EXISTS (SELECT 1 FROM responses WHERE status IN {OPEN} AND deadline <= now())
+    SELECT (SELECT true FROM responses WHERE worker IS NULL AND status IN {OPEN} AND NOT {BACKLOG}
+            ORDER BY enqueued_at LIMIT 1) IS NOT NULL
+        OR (SELECT true FROM responses WHERE {IN_LINE}
+            ORDER BY background, lane, project_id, {PLACE_IN_LINE} LIMIT 1) IS NOT NULL
+        OR (SELECT true FROM responses WHERE status IN {OPEN} AND deadline <= now()
+            ORDER BY deadline LIMIT 1) IS NOT NULL
         OR EXISTS (SELECT 1 FROM workers o CROSS JOIN LATERAL (
                        SELECT 1 FROM responses r
                        WHERE r.worker = o.id AND r.status IN {OPEN} LIMIT 1) r WHERE o.dead)
@@ -45,7 +48,8 @@ IS_DUE = column(
     bool,
 )
 """Whether the other statements of a sweep can find anything: most of the time nothing waits. Each
-part is the first row of an index that has only such rows."""
+part is the first row of an index that has only such rows: the order keeps PostgreSQL from reading
+the table."""
 
 
 def _orphans(

@@ -48,6 +48,7 @@ JIT_COST = 100_000
 """`jit_above_cost`: Postgres compiles a statement of a higher cost, which takes longer than these
 statements run."""
 READ_IN_ORDER = {
+    "ix_responses_line",
     "ix_responses_no_backlog",
     "ix_responses_deleted",
     "ix_files_deleted",

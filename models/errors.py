@@ -101,7 +101,7 @@ class IncorrectApiKey(Unauthenticated):
     def __init__(self, cell: str = "") -> None:
         """`cell`: the other cell that the key names."""
         super().__init__(
-            f"Incorrect API key provided: it is a key of the cell '{cell}', and this is another one."
+            f"Incorrect API key provided: it is one of the cell '{cell}', and this is another cell."
             if cell
             else "Incorrect API key provided."
         )

@@ -52,7 +52,7 @@ class Keys:
     come together share a statement. What is limited are the answers to unknown keys.
     """
 
-    def __init__(self, pool: Pool, guesses: int, cell: str) -> None:
+    def __init__(self, pool: Pool, guesses: int, cell: str = "") -> None:
         """`guesses`: unknown keys of one address that are answered without a delay. `cell`: the
         setting."""
         self._cell = cell

@@ -1,0 +1,169 @@
+"""Two cells behind each router of deploy/router. One of them dies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from cli.embedded.postgres import Postgres
+from models.keys import bootstrap, new_key
+from tests.support.api import UNKNOWN_RESPONSE_ID, until
+from tests.support.cell_routers import ROUTERS, CellRouter
+from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
+from tests.support.stack import Stack, SuiteSettings, databases, stack
+
+
+@dataclass(slots=True)
+class SecondCell:
+    """The cell `b`: a deployment with its own PostgreSQL and Redis, and a key with its name."""
+
+    stack: Stack
+    postgres: Postgres
+
+    def kill(self) -> None:
+        """kill -9 of all its processes."""
+        for process in [*self.stack.webs, *self.stack.workers]:
+            self.stack.kill(process)
+        assert self.stack.valkey is not None
+        self.stack.valkey.kill()
+        self.postgres.kill()
+
+
+@pytest.fixture(scope="module")
+async def second(
+    tmp_path_factory: pytest.TempPathFactory, suite_settings: SuiteSettings, fake: FakeUpstream
+) -> AsyncIterator[SecondCell]:
+    if suite_settings.database_url or suite_settings.redis_url:
+        pytest.skip("DATABASE_URL or REDIS_URL names a server, which both cells would share")
+    folder = tmp_path_factory.mktemp("cell-b")
+    settings = {"BACKBURNER_CELL": "b"}
+    async with (
+        databases(folder, suite_settings) as server,
+        stack(folder, server, suite_settings, fake, settings=settings) as one,
+    ):
+        one.key = new_key("b")
+        bootstrap(one.dsn, one.key)
+        assert server.server is not None
+        yield SecondCell(one, server.server)
+
+
+async def _started(router: CellRouter, running: AsyncExitStack) -> CellRouter:
+    await asyncio.to_thread(router.start)
+    running.push_async_callback(asyncio.to_thread, router.stop)
+    return router
+
+
+def _client(router: CellRouter, key: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=router.base_url, api_key=key, max_retries=0, timeout=60)
+
+
+async def _completed(client: openai.AsyncOpenAI, identifier: str) -> str:
+    async def ended() -> str | None:
+        found = await client.responses.retrieve(identifier)
+        return found.output_text if found.status == "completed" else None
+
+    return await until(ended) or ""
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_requests_go_to_the_cell_of_their_key(
+    kind: type[CellRouter],
+    tmp_path: Path,
+    shared_stack: Stack,
+    second: SecondCell,
+    fake: FakeUpstream,
+) -> None:
+    """A stream that is not held back, background, a WebSocket, and the key in another header."""
+    async with AsyncExitStack() as running:
+        made = kind(tmp_path, shared_stack.webs[0].port or 0, second.stack.webs[0].port or 0)
+        router = await _started(made, running)
+        for cell in (shared_stack, second.stack):
+            client = await running.enter_async_context(_client(router, cell.key))
+            await _all_ways_work(client, fake)
+            made_here = await client.responses.create(model=fake.script(reply("x")), input="Hi.")
+            row = "SELECT 1 FROM responses WHERE replace(id::text, '-', '') = %s"
+            assert await cell.value(row, made_here.id.removeprefix("resp_")) == 1
+        address = router.base_url.removesuffix("/v1")
+        messages = anthropic.AsyncAnthropic(
+            base_url=address, api_key=second.stack.key, max_retries=0
+        )
+        answer = await messages.messages.create(
+            model=fake.script(reply("fine")),
+            max_tokens=50,
+            messages=[{"role": "user", "content": "Hi."}],
+        )
+        assert answer.content[0].type == "text"
+        with pytest.raises(openai.NotFoundError, match="This is the cell 'b': ids of other cells"):
+            await client.responses.retrieve(UNKNOWN_RESPONSE_ID)
+        stranger = await running.enter_async_context(_client(router, new_key("zz")))
+        with pytest.raises(openai.AuthenticationError, match="it is one of the cell 'zz'"):
+            await stranger.models.list()
+
+
+async def _all_ways_work(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None:
+    released = asyncio.Event()
+    model = fake.script([text("first "), wait_for(released), *reply("second")])
+    async with client.responses.stream(model=model, input="Hi.") as stream:
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                released.set()
+        assert (await stream.get_final_response()).output_text == "first second"
+    queued = await client.responses.create(
+        model=fake.script(reply("later")), input="Hi.", background=True
+    )
+    assert await _completed(client, queued.id) == "later"
+    async with client.responses.connect() as connection:
+        await connection.response.create(model=fake.script(reply("socket")), input="Hi.")
+        async for frame in connection:
+            if frame.type == "response.completed":
+                assert frame.response.output_text == "socket"
+                break
+
+
+async def test_clients_of_a_cell_do_not_notice_the_death_of_another(
+    tmp_path: Path, shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """Everything of `b` is killed while both have streams through each router: those of `a` go on,
+    and its next requests are served. Clients of `b` get 503 with a `Retry-After`."""
+    ports = shared_stack.webs[0].port or 0, second.stack.webs[0].port or 0
+    async with AsyncExitStack() as running:
+        routers = [
+            await _started(kind(tmp_path / kind.package, *ports), running)
+            for kind in ROUTERS
+            if kind.installed()
+        ]
+        released, began = asyncio.Event(), asyncio.Queue[None]()
+
+        async def stream(client: openai.AsyncOpenAI) -> str:
+            model = fake.script([text("first "), wait_for(released), *reply("second")])
+            async with client.responses.stream(model=model, input="Hi.") as events:
+                async for event in events:
+                    if event.type == "response.output_text.delta":
+                        began.put_nowait(None)
+                return (await events.get_final_response()).output_text
+
+        of_a = [await running.enter_async_context(_client(r, shared_stack.key)) for r in routers]
+        of_b = [await running.enter_async_context(_client(r, second.stack.key)) for r in routers]
+        streams = [asyncio.create_task(stream(client)) for client in (*of_a, *of_b)]
+        for _ in streams:
+            await began.get()
+        second.kill()
+        for client in of_a:
+            made = await client.responses.create(
+                model=fake.script(reply("fine")), input="Hi.", background=True
+            )
+            assert await _completed(client, made.id) == "fine"
+        for client in of_b:
+            with pytest.raises(openai.InternalServerError) as refused:
+                await client.responses.create(model="any", input="Hi.")
+            assert (refused.value.status_code, refused.value.code) == (503, "cell_unavailable")
+            assert refused.value.response.headers["retry-after"] == "2"
+        released.set()
+        ends = await asyncio.gather(*streams, return_exceptions=True)
+        assert ends[: len(of_a)] == ["first second"] * len(of_a)
+        assert all(isinstance(end, Exception) for end in ends[len(of_a) :])

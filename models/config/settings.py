@@ -35,6 +35,7 @@ from models.config.addresses import (
 from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
 from models.config.feature_groups import (
     BatchSettings,
+    CellSettings,
     CodeSettings,
     ConsoleSettings,
     ExtractionSettings,
@@ -141,6 +142,8 @@ class Settings(FileBackedSettings):
     cell: CellName = ""
     """The name of this deployment where several serve as one (docs/cells.md). New keys begin with
     `bb-<cell>-`."""
+    cells: dict[CellName, CellSettings] = {}
+    """All cells by name, for `backburner cells` and the page of the console (docs/cells.md)."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}

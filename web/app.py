@@ -30,7 +30,7 @@ from web.http.request_record import (
     write_refusal,
 )
 from web.routes import direct, monitoring, responses, unstored
-from web.state import AppState, bind_state
+from web.state import AppState, bind_state, started_state
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
@@ -93,6 +93,12 @@ class Application(FastAPI):
         await self._pacer.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
+            state = started_state(self)
+            if state is not None and state.hooks.relay is not None:
+                here = await state.hooks.relay(scope, receive, send)
+                if here is None:
+                    return
+                receive = here
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])

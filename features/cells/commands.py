@@ -1,6 +1,6 @@
 """All cells, as an operator lists them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from cli.output import clean, fitted_table, print_result, print_status
 
 if TYPE_CHECKING:
     from features.cells.remote import CellAnswer
+    from models.config.feature_groups import CellSettings
 
 app = typer.Typer(help="Several deployments that serve as one.", no_args_is_help=True)
 COMMANDS = (("cells", app),)
@@ -60,17 +61,50 @@ def list_audit(as_json: AsJson = False) -> None:
     _show("audit", as_json=as_json)
 
 
+@app.command("move", epilog="Exit codes: 0 done; 1 not done. It may be repeated.")
+def move_project(
+    project: Annotated[str, typer.Argument(help="The name of the project.")],
+    source: Annotated[str, typer.Option("--from", help="The cell that has it.")],
+    target: Annotated[str, typer.Option("--to", help="The cell that serves it from now on.")],
+) -> None:
+    """Let another cell serve a project.
+
+    Its keys stay valid. What it has in the first cell stays there, and is reached as before.
+    """
+    import asyncio
+
+    from features.cells.remote import MoveFailed, move
+
+    with exit_on_failure():
+        cells = _configured()
+        for name in (source, target):
+            if name not in cells:
+                raise CommandFailed(f"there is no [cells.{name}] in backburner.toml")
+        if source == target:
+            raise CommandFailed("--from and --to are the same cell")
+        try:
+            added = asyncio.run(move(cells[source], cells[target], project))
+        except MoveFailed as failed:
+            raise CommandFailed(str(failed)) from failed
+    typer.echo(f"{target} serves {project}; {added} keys are new there")
+
+
+def _configured() -> "dict[str, CellSettings]":
+    from cli.settings import configured_settings
+
+    cells = configured_settings().cells
+    if not cells:
+        raise CommandFailed("no cell is configured: backburner.toml has no [cells.NAME]")
+    return cells
+
+
 def _ask(view: str) -> "list[CellAnswer]":
     import asyncio
 
-    from cli.settings import configured_settings
     from features.cells.remote import ask_all
 
     with exit_on_failure():
-        cells = configured_settings().cells
-        if not cells:
-            raise CommandFailed("no cell is configured: backburner.toml has no [cells.NAME]")
-        return asyncio.run(ask_all(cells, view))
+        return asyncio.run(ask_all(_configured(), view))
 
 
 def _show(view: str, *, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """The view of a cell in the API document."""
 
 from features.cells.views import COLUMNS, MAX_ROWS
-from features.reference.parts import Json, operation, query_parameter, response
+from features.reference.parts import Json, operation, query_parameter, request_body, response
 from features.reference.schemas import OBJECT, STRING, Deployment, array_of, one_of_texts
 from models.wire.api_schema import Schema, const, object_schema
 
@@ -13,7 +13,15 @@ def operations() -> dict[str, Json]:
             "Look at a cell",
             response("Its name, and the rows of the view.", "Cell"),
             parameters=[query_parameter("view", one_of_texts(COLUMNS), "What to list.")],
-        )
+        ),
+        "export_project": operation(
+            "What another cell needs of a project", response("The project.", "ExportedProject"), 400
+        ),
+        "import_project": operation(
+            "Take over a project of another cell",
+            response("How many keys are new.", "ImportedProject"),
+            body=request_body("ExportedProject", {}),
+        ),
     }
 
 
@@ -27,5 +35,17 @@ def components(_deployment: Deployment) -> dict[str, Schema]:
                 "view": one_of_texts(COLUMNS),
                 "data": array_of(OBJECT, at_most=MAX_ROWS),
             }
-        )
+        ),
+        "ExportedProject": object_schema(
+            {
+                "name": STRING,
+                "weight": {"type": "integer"},
+                "policy": OBJECT,
+                "service_accounts": {"type": "array", "items": OBJECT},
+                "keys": {"type": "array", "items": OBJECT},
+            }
+        ),
+        "ImportedProject": object_schema(
+            {"object": const("cell.project"), "keys_added": {"type": "integer"}}
+        ),
     }

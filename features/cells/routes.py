@@ -1,12 +1,32 @@
-"""/v1/organization/cell: what a cell shows of itself to those who look at all cells."""
+"""/v1/organization/cell: what a cell shows of itself to those who look at all cells, and how a
+project gets from one to another."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter, Request
+from psycopg.errors import Error
+from psycopg.types.json import Jsonb
 from starlette.responses import Response
 
+from features.audit import record
+from features.cells.moved_queries import EXPORT_PROJECT, IMPORT_KEYS, IMPORT_PROJECT
 from features.cells.views import COLUMNS, read_view
+from features.tenants import service
+from features.tenants.bodies import read_object
+from features.tenants.service import ProjectFields
+from models.db.database import Connection, fetch, find_by_id
+from models.db.queries.audit import Actor, AuditEntry
+from models.db.queries.organization import PROJECT_BY_ID, ProjectDetails
+from models.errors import InvalidRequest
+from models.ids import PROJECT, parse_admin_id
+from models.projects.changes import BadPolicy
 from web.http.auth import Admin
 from web.http.json_responses import json_response
 from web.http.params import choice
+from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/organization")
@@ -22,3 +42,72 @@ async def retrieve_cell(request: Request, _key: Admin) -> Response:
     return json_response(
         {"object": "cell", "name": state.settings.cell, "view": view, "data": rows}
     )
+
+
+@router.get("/cell/projects/{project_id}")
+async def export_project(project_id: str, request: Request, _key: Admin) -> Response:
+    """What another cell needs to serve the project: its policy, and the hashes of its keys."""
+    project = await service.project_of_id(app_state(request).pool, project_id)
+    found = await find_by_id(app_state(request).pool, EXPORT_PROJECT, project.id)
+    if found is None:
+        raise InvalidRequest("The project is archived.")
+    return json_response(asdict(found))
+
+
+@router.post("/cell/projects/{project_id}")
+async def import_project(project_id: str, request: Request, _key: Admin) -> Response:
+    """Makes the project and its keys here, with their ids; what is there already stays."""
+    body = await read_object(request)
+    identifier = parse_admin_id(PROJECT, project_id)
+    if identifier is None:
+        raise InvalidRequest("This is no id of a project.", param="project_id")
+    upstreams = app_state(request).routes.server.upstreams
+    try:
+        fields = ProjectFields(body["name"], body["weight"], body["policy"])
+        values = {
+            "name": body["name"],
+            "weight": body["weight"],
+            "policy": Jsonb(fields.changed({}, upstreams)),
+        }
+        keys = {name: Jsonb(body[name]) for name in ("service_accounts", "keys")}
+    except (KeyError, AttributeError, TypeError) as error:
+        raise InvalidRequest("The body is no export of a project.") from error
+    except BadPolicy as bad:
+        raise InvalidRequest(f"The policy cannot be used in this cell: {bad}") from bad
+    async with app_state(request).pool.connection() as connection, connection.transaction():
+        made = await _import(connection, identifier, values, keys, actor_of(request))
+    return json_response({"object": "cell.project", "keys_added": made})
+
+
+async def _import(
+    connection: Connection,
+    project: UUID,
+    values: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    actor: Actor,
+) -> int:
+    """How many keys were added. Raises InvalidRequest."""
+    try:
+        await fetch(connection, IMPORT_PROJECT, {"id": project, **values})
+        stored = await fetch(connection, PROJECT_BY_ID, {"id": project})
+        _require_usable(stored, values["name"])
+        added = await fetch(connection, IMPORT_KEYS, {"id": project, **keys})
+    except Error as error:
+        if (error.sqlstate or "")[:2] not in ("22", "23"):  # wrong values, broken references
+            raise
+        raise InvalidRequest("The body is no export of a project.") from error
+    details = {"keys": len(added)}
+    await record(
+        connection,
+        AuditEntry(
+            actor, "project.import", values["name"], project=values["name"], details=details
+        ),
+    )
+    return len(added)
+
+
+def _require_usable(stored: list[ProjectDetails], name: str) -> None:
+    if not stored:
+        raise InvalidRequest(f"There is another project with the name '{name[:100]}'.")
+    if stored[0].archived_at is not None:
+        raise InvalidRequest("The project is archived here.")

@@ -2,73 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import openai
 import pytest
-from typer.testing import CliRunner, Result
 
-from cli.embedded.postgres import Postgres
-from cli.embedded.process import free_port
-from cli.main import app
 from features.cells.commands import EXIT_CELL_DOWN
 from features.cells.views import COLUMNS
-from models.keys import KeyGrant, bootstrap, new_key
-from models.projects.scopes import Scope
+from models.keys import new_key
 from tests.support.api import UNKNOWN_RESPONSE_ID, Api, until
 from tests.support.cell_routers import ROUTERS, CellRouter
-from tests.support.console import CONSOLE_SETTINGS, OPERATOR_TOKEN, ConsoleUser
+from tests.support.cells import SecondCell, backburner
+from tests.support.console import OPERATOR_TOKEN, ConsoleUser
 from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
-from tests.support.stack import Stack, SuiteSettings, databases, stack
-
-
-@dataclass(slots=True)
-class SecondCell:
-    """The cell `b`: a deployment with its own PostgreSQL and Redis, and a key with its name."""
-
-    stack: Stack
-    postgres: Postgres
-
-    def kill(self) -> None:
-        """kill -9 of all its processes."""
-        for process in [*self.stack.webs, *self.stack.workers]:
-            self.stack.kill(process)
-        assert self.stack.valkey is not None
-        self.stack.valkey.kill()
-        self.postgres.kill()
-
-
-@pytest.fixture(scope="module")
-async def second(
-    tmp_path_factory: pytest.TempPathFactory,
-    suite_settings: SuiteSettings,
-    fake: FakeUpstream,
-    shared_stack: Stack,
-) -> AsyncIterator[SecondCell]:
-    if suite_settings.database_url or suite_settings.redis_url:
-        pytest.skip("DATABASE_URL or REDIS_URL names a server, which both cells would share")
-    folder = tmp_path_factory.mktemp("cell-b")
-    port, keys = free_port(), {"A": new_key(), "B": new_key("b")}
-    addresses = {"A": shared_stack.webs[0].port, "B": port}
-    settings = {"BACKBURNER_CELL": "b", **CONSOLE_SETTINGS}
-    for name, key in keys.items():
-        settings[f"BACKBURNER_CELLS__{name}__URL"] = f"http://127.0.0.1:{addresses[name]}"
-        settings[f"BACKBURNER_CELLS__{name}__ADMIN_KEY"] = key
-    admin = KeyGrant(scopes=frozenset((Scope.ADMIN,)))
-    bootstrap(shared_stack.dsn, keys["A"], grant=admin)
-    async with (
-        databases(folder, suite_settings) as server,
-        stack(folder, server, suite_settings, fake, webs=0, settings=settings) as one,
-    ):
-        one.key = new_key("b")
-        bootstrap(one.dsn, one.key)
-        bootstrap(one.dsn, keys["B"], grant=admin)
-        await one.start_web(port)
-        assert server.server is not None
-        yield SecondCell(one, server.server)
+from tests.support.stack import Stack
 
 
 async def _started(router: CellRouter, running: AsyncExitStack) -> CellRouter:
@@ -142,32 +91,24 @@ async def _all_ways_work(client: openai.AsyncOpenAI, fake: FakeUpstream) -> None
 async def test_all_cells_are_seen_at_once(shared_stack: Stack, second: SecondCell) -> None:
     """In the command line and in the console: projects, keys, usage, audit. A new key of `b` names
     its cell, also one that a command makes without the setting."""
-    made = await _backburner(second.stack, "keys", "create", "--name", "made-in-b", cell="")
+    made = await backburner(second.stack, "keys", "create", "--name", "made-in-b", cell="")
     assert made.output.startswith("bb-b-")
-    listed = await _backburner(second.stack, "cells", "list", "--json")
+    listed = await backburner(second.stack, "cells", "list", "--json")
     assert [(row["cell"], row["state"]) for row in json.loads(listed.output)] == [
         ("a", "answers"),
         ("b", "answers"),
     ]
-    found = json.loads((await _backburner(second.stack, "cells", "keys", "--json")).output)
+    found = json.loads((await backburner(second.stack, "cells", "keys", "--json")).output)
     [key] = [row for row in found if row["name"] == "made-in-b"]
     assert (key["cell"], key["key"]) == ("b", f"{made.output[:10]}…")
     assert shared_stack.key[:8] in {row["key"][:8] for row in found if row["cell"] == "a"}
     console = ConsoleUser(f"http://127.0.0.1:{second.stack.webs[0].port}", second.stack.session)
     await console.log_in(OPERATOR_TOKEN)
     for view in COLUMNS:
-        printed = await _backburner(second.stack, "cells", view)
+        printed = await backburner(second.stack, "cells", view)
         page = await console.get(f"/console/cells?view={view}")
         assert (printed.exit_code, page.status) == (0, 200)
         assert "a b" not in page.text or "default" in page.text
-
-
-async def _backburner(deployment: Stack, *arguments: str, **settings: str) -> Result:
-    environment = deployment.environment() | {
-        f"BACKBURNER_{name.upper()}": value for name, value in settings.items()
-    }
-    runner = CliRunner(env=environment)
-    return await asyncio.to_thread(runner.invoke, app, arguments, catch_exceptions=False)
 
 
 async def test_clients_of_a_cell_do_not_notice_the_death_of_another(
@@ -217,7 +158,7 @@ async def test_clients_of_a_cell_do_not_notice_the_death_of_another(
                 await client.responses.create(model="any", input="Hi.")
             assert (refused.value.status_code, refused.value.code) == (503, "cell_unavailable")
             assert refused.value.response.headers["retry-after"] == "2"
-        listed = await _backburner(second.stack, "cells", "list")
+        listed = await backburner(second.stack, "cells", "list")
         assert listed.exit_code == EXIT_CELL_DOWN
         assert "b does not answer" in " ".join(listed.output.split()).replace(
             f"http://127.0.0.1:{ports[1]} ", ""

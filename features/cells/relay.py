@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 import aiohttp
@@ -19,15 +20,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from features.cells.moved_queries import IS_HERE, MovedKey
 from models.db.arrays import Uuids
-from models.db.database import DATABASE_UNAVAILABLE, fetch_idempotent
-from models.errors import ApiError, RequestTooLarge, Unauthenticated, Unavailable
+from models.db.database import fetch_idempotent
+from models.errors import ClientDisconnected, RequestTooLarge, Unauthenticated, Unavailable
 from models.keys import hash_key
 from models.load.budget import Reservation
+from models.tasks import cancel_all
 from web.http.auth import read_api_key
-from web.http.body import announced_size
+from web.http.body import BODY_READ, UNCOUNTED_BYTES, ReservedBody, announced_size, run_sized
 from web.http.connection import wait_for_disconnect
-from web.http.errors import as_api_error, error_response
-from web.idempotency.keys import parse_idempotency_key
+from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.state import AppState
 
 _RELAYED = "x-backburner-relayed"
@@ -63,22 +64,27 @@ class CellRelay:
         if moved is None or is_served_here or _RELAYED in connection.headers:
             return receive
         memory = Reservation(self._state.budgets.bodies, moved.project)
+        body = _Body(receive, connection.headers, self._state, memory)
         try:
-            body = _Body(receive, connection.headers, self._state.body_limits.size, memory)
-            await body.read()
+            await body.read(scope)
             if await self._is_here(moved, scope, connection.headers, body.content):
                 return body.receive
-            async with asyncio.TaskGroup() as tasks:
-                sending = tasks.create_task(self._send_on(moved.url, scope, send, body))
-                leaving = tasks.create_task(body.wait_for_disconnect(sending))
-                await sending
-                leaving.cancel()
-        except* (ApiError, *DATABASE_UNAVAILABLE) as group:
-            error = as_api_error(group.exceptions[0], scope["path"])
-            await error_response(error)(scope, receive, send)
+            await self._relay(moved.url, scope, send, body)
         finally:
             memory.release()
         return None
+
+    async def _relay(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+        """Ends when the answer has ended, or the client has disconnected."""
+        sending = asyncio.create_task(self._send_on(url, scope, send, body))
+        leaving = asyncio.create_task(body.wait_for_disconnect())
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise ClientDisconnected
+            sending.result()
+        finally:
+            await cancel_all({sending, leaving})
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -88,17 +94,13 @@ class CellRelay:
     async def _is_here(
         self, moved: MovedKey, scope: Scope, headers: Headers, content: bytes
     ) -> bool:
-        found = _ID.findall(scope["path"].encode()) + _ID.findall(content)
-        repeat = None
-        if scope["method"] == "POST":
-            with suppress(orjson.JSONDecodeError):
-                repeat = parse_idempotency_key(headers, orjson.loads(content or b"null"))
+        found, repeat = await run_sized(partial(_named, scope, headers, content), len(content))
         is_repeat = repeat is not None and repeat.may_repeat
         if not found and not is_repeat:
             return False
         values = {
             "project": moved.project_id,
-            "ids": Uuids([UUID(each.decode()) for each in dict.fromkeys(found)][:_MAX_IDS]),
+            "ids": Uuids(found),
             "key": repeat.key if repeat and is_repeat else None,
             "body_hash": repeat.body_hash if repeat and is_repeat and repeat.key is None else None,
         }
@@ -135,9 +137,21 @@ class CellRelay:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except (aiohttp.ClientError, OSError) as error:
-            if begun:  # the client sees that the answer has no end
+            if begun:  # the client must see that the answer has no end
                 raise asyncio.CancelledError from error
             raise Unavailable("The cell of this project does not answer.") from error
+
+
+def _named(
+    scope: Scope, headers: Headers, content: bytes
+) -> tuple[list[UUID], IdempotencyKey | None]:
+    """The ids that a request names, and what it may repeat."""
+    digits = [*_ID.findall(scope["path"].encode()), *_ID.findall(content)]
+    repeat = None
+    if scope["method"] == "POST":
+        with suppress(orjson.JSONDecodeError):
+            repeat = parse_idempotency_key(headers, orjson.loads(content or b"null"))
+    return [UUID(each.decode()) for each in dict.fromkeys(digits)][:_MAX_IDS], repeat
 
 
 def _start(answer: aiohttp.ClientResponse) -> Message:
@@ -152,29 +166,40 @@ def _start(answer: aiohttp.ClientResponse) -> Message:
 class _Body:
     """The body of a request. JSON is read before, other content passes as it comes."""
 
-    def __init__(self, receive: Receive, headers: Headers, limit: int, memory: Reservation) -> None:
+    def __init__(
+        self, receive: Receive, headers: Headers, state: AppState, memory: Reservation
+    ) -> None:
         self._receive = receive
         self._memory = memory
-        self._limit = limit
+        self._limit = state.body_limits.size
+        self._pause = state.settings.web.body_pause.total_seconds()
         self._announced = announced_size(headers)
         self._is_json = headers.get("content-type", "").startswith("application/json")
         self._has_body = self._announced > 0 or "transfer-encoding" in headers
         self._is_read = not self._has_body
         self.content = b""
 
-    async def read(self) -> None:
-        """Reads JSON. Raises RequestTooLarge, ShareUsedUp and Unavailable."""
+    async def read(self, scope: Scope) -> None:
+        """Reads JSON. Raises RequestTooLarge, RequestTimeout, ShareUsedUp and Unavailable."""
         if not self._is_json or not self._has_body:
             return
         if self._announced > self._limit:
             raise RequestTooLarge(f"{self._limit} bytes")
-        await self._memory.grow(2 * int(self._announced))
-        pieces = bytearray()
-        async for piece in self._pieces():
-            pieces += piece
-            if len(pieces) > self._limit:
+        if self._announced > UNCOUNTED_BYTES:
+            await self._memory.grow(int(self._announced))
+        arriving, content, has_more = ReservedBody(self._receive, self._pause), bytearray(), True
+        while has_more:
+            message = await arriving.next(self._memory.amount)
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            content += message.get("body", b"")
+            if len(content) > self._limit:
                 raise RequestTooLarge(f"{self._limit} bytes")
-        self.content, self._is_read = bytes(pieces), True
+            if len(content) > UNCOUNTED_BYTES:
+                await self._memory.grow(len(content))
+            has_more = message.get("more_body", False)
+        self.content, self._is_read = bytes(content), True
+        scope[BODY_READ] = True
 
     def outgoing(self) -> bytes | AsyncIterator[bytes] | None:
         """What is sent on."""
@@ -189,17 +214,17 @@ class _Body:
             return {"type": "http.request", "body": self.content, "more_body": False}
         return await self._receive()
 
-    async def wait_for_disconnect(self, sending: asyncio.Task[None]) -> None:
-        """Cancels `sending` when the client disconnects. A body that passes is read by it."""
-        if self._is_read:
-            await wait_for_disconnect(self._receive)
-            sending.cancel()
+    async def wait_for_disconnect(self) -> None:
+        """Waits until the client has disconnected; for ever if the body is passed on."""
+        if not self._is_read:
+            await asyncio.Event().wait()
+        await wait_for_disconnect(self._receive)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         has_more = True
         while has_more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise asyncio.CancelledError
+                raise ClientDisconnected
             has_more = message.get("more_body", False)
             yield message.get("body", b"")

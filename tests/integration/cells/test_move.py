@@ -2,14 +2,16 @@
 
 import asyncio
 import io
+import json
 
 import openai
 
+from cli.embedded.process import free_port
 from models.keys import new_key
 from tests.support import keys
-from tests.support.api import until
+from tests.support.api import HttpResponse, until
 from tests.support.cells import SecondCell, backburner
-from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
+from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
 
 _COUNT = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
@@ -73,6 +75,56 @@ async def test_a_project_moves_under_load_and_nothing_is_lost_or_made_twice(
     except openai.AuthenticationError:
         return
     raise AssertionError("a stranger's key was accepted")
+
+
+async def test_a_client_that_leaves_ends_its_response_in_the_other_cell(
+    shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """Through the first cell, as without it."""
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "leaver")
+    arguments = ("cells", "move", "leaver", "--from", "a", "--to", "b")
+    assert (await backburner(second.stack, *arguments)).exit_code == 0
+    api, status = shared_stack.api(key=key), "SELECT status FROM responses WHERE id = %s"
+
+    async def is_relayed() -> bool:
+        made = await api.create(fake.script(reply("made")))
+        return bool(await second.stack.value(status, made["id"].removeprefix("resp_")))
+
+    await until(is_relayed)
+    async with api.post_stream(fake.script([text("first"), hang()])) as stream:
+        await stream.until("response.output_text.delta")
+        left = stream.response_id.removeprefix("resp_")
+        assert await second.stack.value(status, left) == "in_progress"
+
+    async def is_cancelled() -> bool:
+        return bool(await second.stack.value(status, left) == "cancelled")
+
+    await until(is_cancelled)
+
+
+async def test_while_the_other_cell_is_away_what_is_here_is_served(
+    shared_stack: Stack, fake: FakeUpstream
+) -> None:
+    """New requests get 503 with a `Retry-After`, and work again when the project is back."""
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "stranded")
+    api = shared_stack.api(key=key)
+    stored = await api.create(fake.script(reply("here")))
+    away = json.dumps({"moved_to": f"http://127.0.0.1:{free_port()}"})
+    arguments = ("projects", "set", "stranded", "--policy")
+    assert (await backburner(shared_stack, *arguments, away)).exit_code == 0
+    model = fake.script(*[reply("new")] * 100)
+
+    async def answer(status: int) -> HttpResponse | None:
+        found = await api.call("POST", "/responses", {"model": model, "input": "Hi."})
+        return found if found.status == status else None
+
+    refused = await until(lambda: answer(503))
+    assert refused is not None
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "cell of this project" in refused.error["message"]
+    assert (await api.get(stored["id"]))["output_text"] == "here"
+    assert (await backburner(shared_stack, *arguments, '{"moved_to": null}')).exit_code == 0
+    await until(lambda: answer(200))
 
 
 async def _new_things_live_in_the_other_cell(

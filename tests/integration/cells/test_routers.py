@@ -123,6 +123,8 @@ async def test_clients_of_a_cell_do_not_notice_the_death_of_another(
             for kind in ROUTERS
             if kind.installed()
         ]
+        if not routers:
+            pytest.skip("none of nginx, Caddy and Envoy is installed")
         released, began = asyncio.Event(), asyncio.Queue[None]()
 
         async def stream(client: openai.AsyncOpenAI) -> str:

@@ -97,7 +97,8 @@ def find_upstreams(routes: Routes, model: str) -> tuple[Destination, ...]:
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     cell = request.app.settings.cell
-    if cell and isinstance(error, NotFound) and error.code in _CODES_OF_IDS:
+    is_about_id = isinstance(error, NotFound) and error.code in _CODES_OF_IDS
+    if cell and (is_about_id or error.code == "previous_response_not_found"):
         error.message += f" This is the cell '{cell}': ids of other cells are unknown here."
     request_record(request).note_error(error)
     await drain(request)

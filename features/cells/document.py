@@ -1,14 +1,14 @@
 """The view of a cell in the API document."""
 
 from features.cells.views import COLUMNS, MAX_ROWS
-from features.reference.parts import Json, operation, query_parameter, request_body, response
+from features.reference.parts import ADMIN, Json, operation, query_parameter, request_body, response
 from features.reference.schemas import OBJECT, STRING, Deployment, array_of, one_of_texts
 from models.wire.api_schema import Schema, const, object_schema
 
 
 def operations() -> dict[str, Json]:
     """Name of a route's function -> its operation."""
-    return {
+    named = {
         "retrieve_cell": operation(
             "Look at a cell",
             response("Its name, and the rows of the view.", "Cell"),
@@ -23,6 +23,7 @@ def operations() -> dict[str, Json]:
             body=request_body("ExportedProject", {}),
         ),
     }
+    return {name: {**each, "security": [{ADMIN: []}]} for name, each in named.items()}
 
 
 def components(_deployment: Deployment) -> dict[str, Schema]:

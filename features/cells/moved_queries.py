@@ -98,6 +98,7 @@ IMPORT_KEYS = column(
     FROM jsonb_to_recordset(:keys) AS f (id uuid, prefix text, hash text, scopes text[], name text,
                                          allowed_models text[], created_at timestamptz, expires_at timestamptz,
                                          service_account_id uuid)
+    WHERE NOT 'admin' = ANY(f.scopes)
     ON CONFLICT DO NOTHING RETURNING id
     """,
     UUID,

@@ -15,8 +15,7 @@ from features.audit import record
 from features.cells.moved_queries import EXPORT_PROJECT, IMPORT_KEYS, IMPORT_PROJECT
 from features.cells.views import COLUMNS, read_view
 from features.tenants import service
-from features.tenants.bodies import read_object
-from features.tenants.service import ProjectFields
+from features.tenants.bodies import Json, project_fields, read_object
 from models.db.database import Connection, fetch, find_by_id
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.organization import PROJECT_BY_ID, ProjectDetails
@@ -31,6 +30,8 @@ from web.state import app_state
 
 router = APIRouter(prefix="/v1/organization")
 ROUTERS = (router,)
+_FIELDS = ("name", "weight", "policy")
+_LISTS = ("service_accounts", "keys")
 
 
 @router.get("/cell")
@@ -61,22 +62,25 @@ async def import_project(project_id: str, request: Request, _key: Admin) -> Resp
     identifier = parse_admin_id(PROJECT, project_id)
     if identifier is None:
         raise InvalidRequest("This is no id of a project.", param="project_id")
-    upstreams = app_state(request).routes.server.upstreams
+    fields = project_fields({name: body.get(name) for name in _FIELDS}, required=True)
     try:
-        fields = ProjectFields(body["name"], body["weight"], body["policy"])
-        values = {
-            "name": body["name"],
-            "weight": body["weight"],
-            "policy": Jsonb(fields.changed({}, upstreams)),
-        }
-        keys = {name: Jsonb(body[name]) for name in ("service_accounts", "keys")}
-    except (KeyError, AttributeError, TypeError) as error:
-        raise InvalidRequest("The body is no export of a project.") from error
+        policy = fields.changed({}, app_state(request).routes.server.upstreams)
     except BadPolicy as bad:
         raise InvalidRequest(f"The policy cannot be used in this cell: {bad}") from bad
+    values = {"name": fields.name, "weight": fields.weight or 1, "policy": Jsonb(policy)}
+    keys = {name: Jsonb(_objects(body, name)) for name in _LISTS}
     async with app_state(request).pool.connection() as connection, connection.transaction():
         made = await _import(connection, identifier, values, keys, actor_of(request))
     return json_response({"object": "cell.project", "keys_added": made})
+
+
+def _objects(body: Json, name: str) -> list[Json]:
+    value = body.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise InvalidRequest(
+            f"Invalid '{name}': expected a list of objects.", param=name, code="invalid_type"
+        )
+    return value
 
 
 async def _import(

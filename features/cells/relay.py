@@ -35,6 +35,7 @@ _RELAYED = "x-backburner-relayed"
 """The header of a relayed request. It is not relayed again."""
 _ID = re.compile(rb"(?:resp|conv|file|vs|batch|cntr|sched|whe)[_-]([0-9a-f]{32})(?![0-9a-f])")
 _MAX_IDS = 1000
+"""Of a request; further ones are not looked for."""
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "expect")
 )
@@ -60,8 +61,9 @@ class CellRelay:
             moved = self.keys.get(hash_key(read_api_key(connection)))
         except Unauthenticated:
             return receive
-        is_served_here = scope["path"].startswith("/v1/organization")
-        if moved is None or is_served_here or _RELAYED in connection.headers:
+        path: str = scope["path"]
+        may_relay = path.startswith("/v1/") and not path.startswith("/v1/organization/")
+        if moved is None or not may_relay or _RELAYED in connection.headers:
             return receive
         memory = Reservation(self._state.budgets.bodies, moved.project)
         body = _Body(receive, connection.headers, self._state, memory)
@@ -112,7 +114,10 @@ class CellRelay:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(
-                timeout=timeout, connector=connector, auto_decompress=False
+                timeout=timeout,
+                connector=connector,
+                auto_decompress=False,
+                skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
         query = scope["query_string"].decode("latin-1")
         target = f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"

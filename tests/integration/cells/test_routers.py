@@ -102,6 +102,8 @@ async def test_all_cells_are_seen_at_once(shared_stack: Stack, second: SecondCel
     [key] = [row for row in found if row["name"] == "made-in-b"]
     assert (key["cell"], key["key"]) == ("b", f"{made.output[:10]}…")
     assert shared_stack.key[:8] in {row["key"][:8] for row in found if row["cell"] == "a"}
+    revoked = await backburner(second.stack, "keys", "revoke", made.output[:10])
+    assert (revoked.exit_code, made.output[:10] in revoked.output) == (0, True)
     console = ConsoleUser(f"http://127.0.0.1:{second.stack.webs[0].port}", second.stack.session)
     await console.log_in(OPERATOR_TOKEN)
     for view in COLUMNS:

@@ -21,7 +21,7 @@ from models.config.configuration import (
 from models.config.routes import Route
 from models.config.settings import UNPREFIXED_VARIABLES, FileBackedSettings, Settings
 from models.config.upstream import UpstreamSettings
-from models.config.values import SchemaName
+from models.config.values import CellName, SchemaName
 
 NO_DATABASE = "postgresql://unused"
 NO_REDIS = "redis://unused"
@@ -50,6 +50,7 @@ class StackSettings(FileBackedSettings):
     )
     redis_url: SecretStr | None = Field(default=None, validation_alias=AliasChoices("REDIS_URL"))
     database_schema: SchemaName = DEFAULT_SCHEMA
+    cell: CellName = ""
     upstream: UpstreamSettings = UpstreamSettings()
     upstreams: dict[str, UpstreamSettings] = {}
     routes: dict[str, Route] = {}

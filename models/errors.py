@@ -98,8 +98,13 @@ class Unauthenticated(RefusedRequest):
 class IncorrectApiKey(Unauthenticated):
     """The API key is unknown or revoked."""
 
-    def __init__(self) -> None:
-        super().__init__("Incorrect API key provided.")
+    def __init__(self, cell: str = "") -> None:
+        """`cell`: the other cell that the key names."""
+        super().__init__(
+            f"Incorrect API key provided: it is one of the cell '{cell}', and this is another cell."
+            if cell
+            else "Incorrect API key provided."
+        )
 
 
 class MissingScope(RefusedRequest):

@@ -33,6 +33,7 @@ FEATURES = (
     "schedules",
     "retry",
     "messages",
+    "cells",
 )
 """A feature may use those before it. Without its line here, a feature is not there."""
 

@@ -1,6 +1,7 @@
 """API keys. Only a key's SHA-256 and its first characters are stored."""
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,14 +9,19 @@ from datetime import timedelta
 import psycopg
 from psycopg.types.json import Jsonb
 
-from models.config.addresses import DEFAULT_SCHEMA
+from models.config.addresses import CELL_NAME, DEFAULT_SCHEMA
 from models.db.queries import organization
 from models.db.sync import fetch_sync, set_search_path
 from models.ids import new_uuid
 from models.projects.scopes import DEFAULT_SCOPES, Scope
 
 KEY_PREFIX_LENGTH = 8
-"""How many of a key's first characters are stored, to recognise it by."""
+"""How many of a key's first characters are stored, to recognise it by. Those of a cell come
+first."""
+_KEY_OF_CELL = re.compile(f"bb-({CELL_NAME})-[A-Za-z0-9_-]{{43}}")
+"""A key without a cell is shorter, so none is taken for one of a cell."""
+MAX_PREFIX_LENGTH = KEY_PREFIX_LENGTH + 13
+"""How many of a key's first characters are stored at most."""
 DEFAULT_PROJECT = "default"
 """The project of the first key. It cannot be archived, so that admins keep theirs."""
 CACHE_SECONDS = 5.0
@@ -50,9 +56,22 @@ class KeyGrant:
 DEFAULT_GRANT = KeyGrant()
 
 
-def new_key() -> str:
-    """A new key: `bb-` and 43 URL-safe characters (256 random bits)."""
-    return f"bb-{secrets.token_urlsafe(32)}"
+def new_key(cell: str = "") -> str:
+    """A new key: `bb-`, the name of the cell and `-` if it has one, and 43 URL-safe characters (256
+    random bits)."""
+    return f"bb-{cell}{'-' if cell else ''}{secrets.token_urlsafe(32)}"
+
+
+def cell_of_key(key: str) -> str:
+    """The cell that a key names; empty: none."""
+    found = _KEY_OF_CELL.fullmatch(key)
+    return found[1] if found else ""
+
+
+def key_prefix(key: str) -> str:
+    """The first characters of a key, which may be shown."""
+    cell = cell_of_key(key)
+    return key[: KEY_PREFIX_LENGTH + (len(cell) + 1 if cell else 0)]
 
 
 def hash_key(key: str) -> bytes:
@@ -63,7 +82,7 @@ def hash_key(key: str) -> bytes:
 
 def stored_value(key: str) -> dict[str, object]:
     """What is stored of a key, for the statements that insert one."""
-    return {"prefix": key[:KEY_PREFIX_LENGTH], "hash": hash_key(key)}
+    return {"prefix": key_prefix(key), "hash": hash_key(key)}
 
 
 def bootstrap(

@@ -30,7 +30,7 @@ from web.http.request_record import (
     write_refusal,
 )
 from web.routes import direct, monitoring, responses, unstored
-from web.state import AppState, bind_state
+from web.state import AppState, bind_state, started_state
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
@@ -88,11 +88,28 @@ class Application(FastAPI):
             if span is not NO_SPAN:
                 end_request_span(span, record)
 
+    async def _relayed(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """As `Relay` in web/hooks.py; an error of the relay is the answer."""
+        state = started_state(self)
+        if state is None or state.hooks.relay is None:
+            return receive
+        scope["app"] = self
+        try:
+            return await state.hooks.relay(scope, receive, send)
+        except Exception as error:  # noqa: BLE001  (every error becomes a response)
+            response = await errors.response_to(Request(scope, receive), error)
+            await response(scope, receive, send)
+            return None
+
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
         await self._pacer.wait(_authorization(scope))
         route = None
         if scope["type"] == "http":
+            here = await self._relayed(scope, receive, send)
+            if here is None:
+                return
+            receive = here
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from starlette.types import Receive, Scope, Send
+
 from models.db.queries.api_keys import ApiKey
 from models.projects.quotas import Limits
 from models.redis.quota_counters import Demand
@@ -74,6 +76,13 @@ class Quotas:
         """This process has ended a response that no worker had claimed."""
 
 
+class Relay(Protocol):
+    """Answers requests that another deployment serves."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """None: the request was answered. Else it is served here, and reads its body there."""
+
+
 @dataclass(slots=True)
 class Hooks:
     """What the features of one web process have added; they do it when they are opened."""
@@ -81,3 +90,5 @@ class Hooks:
     checks: list[CreateCheck] = field(default_factory=list)
     """of a create; the first error counts"""
     quotas: Quotas = field(default_factory=Quotas)
+    relay: Relay | None = None
+    """of HTTP requests; None: all are served here"""

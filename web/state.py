@@ -78,7 +78,7 @@ class AppState:
         self.due_poll = DuePoll(pool, "web")
         """Finds what features have to do at a time."""
         self.hooks = Hooks()
-        self.keys = auth.Keys(pool, settings.web.guesses)
+        self.keys = auth.Keys(pool, settings.web.guesses, settings.cell)
         self.open_requests = OpenRequests(pool)
         self.budgets = Budgets(settings.web)
         self.admission = CreateAdmission(settings.limits, self.budgets.streams, self.hooks)

@@ -95,7 +95,9 @@ class Stack:
         self._options = options
         self._settings = settings
         self._folder = folder
-        self._credentials = folder.credentials(secret_value(settings.bootstrap_key))
+        self._credentials = folder.credentials(
+            secret_value(settings.bootstrap_key) or keys.new_key(settings.cell)
+        )
         self.api_key = secret_value(settings.bootstrap_key) or self._credentials.api_key
         self.has_upstream = bool(settings.upstream.base_url or settings.upstreams)
         self.supervisor = Supervisor(folder.record)

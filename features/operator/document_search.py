@@ -22,7 +22,7 @@ from models.db.database import Connection, Pool, fetch, fetch_idempotent
 from models.db.queries import listing, operations, search_documents
 from models.db.queries.listing import ListedResponseRow
 from models.db.statement import column
-from models.keys import KEY_PREFIX_LENGTH
+from models.keys import key_prefix
 from models.search_text import MINUTE_MS, Minutes, marks_query, minute_of, search_words
 
 NEWEST = 1_000
@@ -68,7 +68,7 @@ async def look_up(database: Connection, wanted: Filter) -> tuple[Filter, list[st
         if project is None:
             mistakes.append(await _no_project(database, wanted.project))
     if wanted.key is not None:
-        prefix = wanted.key[:KEY_PREFIX_LENGTH]
+        prefix = key_prefix(wanted.key)
         values = {"key": wanted.key, "prefix": prefix, "max_rows": _MAX_NAMES}
         keys = await fetch(database, listing.KEYS_NAMED, values)
         if not keys:

@@ -23,7 +23,7 @@ app = typer.Typer(help="API keys.", no_args_is_help=True)
 _OVERLAP = timedelta(days=1)
 _SHORT_ID = 18
 """Characters of an id in a narrow table."""
-_KEY = "Its first eight characters, or its id, or the beginning of one."
+_KEY = "Its first characters, as `keys list` shows them, or its id, or the beginning of one."
 
 
 # Commands import when they run, as in cli/main.py.
@@ -151,14 +151,14 @@ async def find_unrevoked_key(database: "Connection", name: str) -> "KeyDetails":
     RequestRefused if there is none, more than one, or it is revoked already."""
     from models.db.database import fetch
     from models.db.queries.organization import FIND_KEYS
-    from models.keys import KEY_PREFIX_LENGTH, hash_key
+    from models.keys import MAX_PREFIX_LENGTH, hash_key, key_prefix
 
-    values = {"name": name[:KEY_PREFIX_LENGTH], "hash": hash_key(name), "digits": id_prefix(name)}
-    if len(name) > KEY_PREFIX_LENGTH:
+    values = {"name": name, "hash": hash_key(name), "digits": id_prefix(name)}
+    if len(name) > MAX_PREFIX_LENGTH:
         values["name"] = None  # the whole key, by its hash, or an id
     found = await fetch(database, FIND_KEYS, values)
     unrevoked = [key for key in found if key.revoked_at is None]
-    shown = clean(name[:KEY_PREFIX_LENGTH])
+    shown = clean(key_prefix(name))
     revoked_at = found[0].revoked_at if found and not unrevoked else None
     if revoked_at is not None:
         raise RequestRefused(f"the key {shown} was revoked at {format_time(revoked_at)}")

@@ -18,7 +18,7 @@ from models.db.queries.organization import KeyDetails, ProjectDetails, ServiceAc
 from models.errors import NotFound
 from models.features import feature_parts
 from models.ids import PROJECT, new_uuid, parse_admin_id
-from models.keys import DEFAULT_PROJECT, KEY_PREFIX_LENGTH, KeyGrant, new_key, stored_value
+from models.keys import DEFAULT_PROJECT, KeyGrant, key_prefix, new_key, stored_value
 from models.projects.scopes import Scope
 
 
@@ -216,7 +216,7 @@ async def create_key(
     """A new key, and its value, which cannot be read later. `account`: the service account that
     owns it. `key`: its id, if that was chosen before. None: the project is archived. Raises
     KeyMadeBefore."""
-    value, key = new_key(), key or new_uuid()
+    value, key = new_key(await own_cell(connection)), key or new_uuid()
     values = {
         "id": key,
         "project": project.id,
@@ -227,7 +227,7 @@ async def create_key(
     }
     details: dict[str, object] = {"scopes": sorted(scope.value for scope in grant.scopes)}
     entry = AuditEntry(
-        actor, "key.create", value[:KEY_PREFIX_LENGTH], project=project.name, details=details
+        actor, "key.create", key_prefix(value), project=project.name, details=details
     )
     try:
         if not await act(connection, statements.CREATE_KEY, values, entry):
@@ -236,6 +236,12 @@ async def create_key(
         raise KeyMadeBefore from None
     [made] = await fetch(connection, statements.KEY_OF_ANY_PROJECT, {"id": key})
     return made, value
+
+
+async def own_cell(connection: Connection) -> str:
+    """The cell that new keys name; empty: none."""
+    found = await fetch(connection, statements.OWN_CELL, {})
+    return found[0] if found else ""
 
 
 async def change_key(
@@ -255,7 +261,7 @@ async def rotate_key(
     connection: Connection, key: KeyDetails, overlap: timedelta, actor: Actor
 ) -> str:
     """The value of a new key that may do what this one may do, which stays valid for `overlap`."""
-    value = new_key()
+    value = new_key(await own_cell(connection))
     values = {"id": key.id, "new_id": new_uuid(), "overlap": overlap, **stored_value(value)}
     await act(connection, statements.ROTATE_KEY, values, _entry(actor, "rotate", key))
     return value

@@ -8,6 +8,8 @@ import re
 
 DATABASE_SCHEMES = ("postgres", "postgresql", "postgresql+psycopg")
 REDIS_SCHEMES = ("redis", "rediss", "unix", "sentinel")
+CELL_NAME = "[a-z0-9]{1,12}"
+"""What the setting `cell` looks like."""
 DEFAULT_SCHEMA = "backburner"
 """What the setting `database_schema` is if it is not set."""
 SCHEMA_NAME_RULE = (

@@ -340,3 +340,12 @@ class CodeSettings(Group):
         if self.sandboxes and len(self.token.get_secret_value()) < _MIN_TOKEN:
             raise ValueError(f"code.sandboxes needs code.token of at least {_MIN_TOKEN} characters")
         return self
+
+
+class CellSettings(Group):
+    """A cell, as the other ones reach it (docs/cells.md)."""
+
+    url: HttpAddress
+    """Where it is reached, without the router and without `/v1`."""
+    admin_key: SecretStr
+    """A key of it with the scope `admin`."""

@@ -35,6 +35,7 @@ from models.config.addresses import (
 from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
 from models.config.feature_groups import (
     BatchSettings,
+    CellSettings,
     CodeSettings,
     ConsoleSettings,
     ExtractionSettings,
@@ -67,7 +68,7 @@ from models.config.groups import (
 from models.config.prices import PriceSettings
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
-from models.config.values import Duration, SchemaName, SentinelAddress, TextList
+from models.config.values import CellName, Duration, SchemaName, SentinelAddress, TextList
 from models.config.web import WebSettings
 from models.secrets import parse_keys
 
@@ -139,6 +140,11 @@ class Settings(FileBackedSettings):
     """A RabbitMQ (`amqp://…`, `amqps://…`) for the wake-ups of workers (docs/scaling.md)."""
     database_schema: SchemaName = DEFAULT_SCHEMA
     """The schema of the tables. Installations that share a database set it."""
+    cell: CellName = ""
+    """The name of this deployment where several serve as one (docs/cells.md). New keys begin with
+    `bb-<cell>-`."""
+    cells: dict[CellName, CellSettings] = {}
+    """All cells by name, for `backburner cells` and the page of the console (docs/cells.md)."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}

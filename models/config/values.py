@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
-from models.config.addresses import SCHEMA_NAME_RULE, require_schema_name
+from models.config.addresses import CELL_NAME, SCHEMA_NAME_RULE, require_schema_name
 from models.time_text import parse_duration
 
 _SENTINEL_PORT = 26379
@@ -103,6 +103,12 @@ def _check_schema_name(value: str) -> str:
     return value
 
 
+def _check_cell_name(value: str) -> str:
+    if value and not re.fullmatch(CELL_NAME, value):
+        raise ValueError("must have 1 to 12 characters of a-z and 0-9")
+    return value
+
+
 def _check_http_address(value: str) -> str:
     if value and not re.fullmatch(HTTP_ADDRESS, value):
         raise ValueError(
@@ -131,6 +137,7 @@ Duration = Annotated[timedelta, WrapValidator(_parse_duration), Unit("duration")
 Bytes = Annotated[int, BeforeValidator(_parse_size), Unit("size")]
 Tokens = Annotated[int, Unit("tokens")]
 Characters = Annotated[int, Unit("characters")]
+CellName = Annotated[str, AfterValidator(_check_cell_name)]
 SchemaName = Annotated[str, AfterValidator(_check_schema_name)]
 HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
 """As HTTP_ADDRESS, or empty."""

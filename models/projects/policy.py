@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainSerializer, field_validator
 
 from models.config.routes import Route, pattern_problem, upstream_name_problem
-from models.config.values import Bytes, Duration, Group, check_destinations
+from models.config.values import Bytes, Duration, Group, HttpAddress, check_destinations
 from models.projects.quotas import ProjectQuotas
 from models.time_text import format_duration
 
@@ -107,6 +107,8 @@ class ProjectPolicy(Group):
     limits: ProjectLimits = ProjectLimits()
     quotas: ProjectQuotas = ProjectQuotas()
     egress: ProjectEgress = ProjectEgress()
+    moved_to: HttpAddress | None = None
+    """The address of the cell to which the project has moved (docs/cells.md)."""
 
     @classmethod
     def from_json(cls, stored: Any) -> Self:

@@ -304,6 +304,13 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
         "update_conversation": {"metadata": {"a": "b"}},
         "create_project": {"name": f"fuzzed {new_uuid().hex}", "policy": {"retention": "7d"}},
         "update_project": {"weight": 2},
+        "import_project": {
+            "name": "any",
+            "weight": 1,
+            "policy": {},
+            "service_accounts": [],
+            "keys": [],
+        },
         "update_project_key": {"scopes": ["read"]},
         "create_admin_key": {"name": "made"},
         "create_service_account": {"name": "made"},

@@ -27,7 +27,7 @@ from models.errors import (
     Unauthenticated,
 )
 from models.ids import PROJECT, admin_id
-from models.keys import CACHE_SECONDS, hash_key
+from models.keys import CACHE_SECONDS, cell_of_key, hash_key
 from models.ownership.grouping import GroupedRequests
 from models.projects.policy import may_use
 from models.projects.scopes import Scope
@@ -52,8 +52,10 @@ class Keys:
     come together share a statement. What is limited are the answers to unknown keys.
     """
 
-    def __init__(self, pool: Pool, guesses: int) -> None:
-        """`guesses`: unknown keys of one address that are answered without a delay."""
+    def __init__(self, pool: Pool, guesses: int, cell: str = "") -> None:
+        """`guesses`: unknown keys of one address that are answered without a delay. `cell`: the
+        setting."""
+        self._cell = cell
         self.refused = RefusedRequests(pool)
         """The requests that the audit log counts."""
         self._pool = pool
@@ -70,7 +72,8 @@ class Keys:
         that is not a valid key, and TooManyUnknownKeys."""
         found = await self._find(hash_key(key), address)
         if found is None:
-            raise IncorrectApiKey
+            named = cell_of_key(key)
+            raise IncorrectApiKey("" if named == self._cell else named)
         return found
 
     async def _find(self, hashed: bytes, address: str) -> ApiKey | None:

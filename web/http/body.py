@@ -53,7 +53,7 @@ _FOR_LARGE_BODIES = FairQueue(1)
 _NO_PROJECT = UUID(int=0)
 _PERIODS = 40
 """Longest time of a body for which memory was reserved, in periods: others wait for that memory."""
-_BODY_READ = "backburner.body_read"
+BODY_READ = "backburner.body_read"
 """The key of a request's scope that is set when the body was read."""
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ async def body_pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
             raise RequestTooLarge(f"{limit} bytes")
         has_more = message.get("more_body", False)
         if not has_more:
-            request.scope[_BODY_READ] = True
+            request.scope[BODY_READ] = True
         if piece:
             yield piece
 
@@ -240,7 +240,7 @@ async def drain(request: Request) -> None:
     Most clients read the response only after they have sent all of the body. A client that waits
     for `100 Continue` is not drained.
     """
-    if _BODY_READ in request.scope or "expect" in request.headers:
+    if BODY_READ in request.scope or "expect" in request.headers:
         return
     try:
         async with asyncio.timeout(_DRAIN_TIMEOUT):
@@ -336,7 +336,7 @@ async def _read(request: Request, limit: int, memory: _BodyMemory) -> bytearray:
             await memory.grow(min(2 * size, limit))
         body += piece
         has_more = message.get("more_body", False)
-    request.scope[_BODY_READ] = True
+    request.scope[BODY_READ] = True
     return body
 
 

@@ -29,6 +29,9 @@ from web.http.unknown_paths import path_hint
 
 logger = structlog.get_logger()
 
+_CODES_OF_IDS = (None, "conversation_not_found", "response_not_found")
+"""The codes of errors about ids that are not found."""
+
 
 def install(app: FastAPI, routes: Iterable[BaseRoute]) -> None:
     """Registers the exception handlers. `routes`: those of the API, for the hints on unknown
@@ -93,6 +96,10 @@ def find_upstreams(routes: Routes, model: str) -> tuple[Destination, ...]:
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    cell = request.app.settings.cell
+    is_about_id = isinstance(error, NotFound) and error.code in _CODES_OF_IDS
+    if cell and (is_about_id or error.code == "previous_response_not_found"):
+        error.message += f" This is the cell '{cell}': ids of other cells are unknown here."
     request_record(request).note_error(error)
     await drain(request)
     return error_response(error)

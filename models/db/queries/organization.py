@@ -138,7 +138,7 @@ class KeyDetails:
 
     id: UUID
     prefix: str
-    """its first eight characters"""
+    """its first characters"""
     project_id: UUID
     project: str
     name: str | None
@@ -254,6 +254,17 @@ CREATE_KEY = column(
 )
 """Inserts a key of a project. `lifetime`: null for one that does not expire. No row: the key exists
 already, there is no such project, or it was archived."""
+OWN_CELL = column("SELECT name FROM cell", str)
+"""Selects the name of this cell. No row: it has none."""
+SET_CELL = column(
+    """
+    WITH left_out AS (DELETE FROM cell WHERE CAST(:name AS text) = '')
+    INSERT INTO cell (name) SELECT CAST(:name AS text) WHERE CAST(:name AS text) <> ''
+    ON CONFLICT (single) DO UPDATE SET name = excluded.name WHERE cell.name <> excluded.name RETURNING name
+    """,
+    str,
+)
+"""Stores the name of this cell; an empty one: it has none."""
 UPDATE_KEY = column(
     """
     UPDATE api_keys k SET scopes = coalesce(CAST(:scopes AS text[]), k.scopes),

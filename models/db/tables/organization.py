@@ -181,6 +181,14 @@ usage_rollup = Table(
     CheckConstraint("single", name="single"),
 )
 
+cell = Table(
+    "cell",
+    metadata,
+    Column("single", Boolean, primary_key=True, server_default=text("true")),
+    required("name", Text, "the setting `cell` of the web process that started last"),
+    CheckConstraint("single", name="single"),
+)
+
 # The audit log: who did what (docs/operations.md, "Audit log").
 
 audit = Table(

@@ -1,0 +1,1 @@
+"""Several deployments that serve as one (docs/cells.md)."""

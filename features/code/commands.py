@@ -47,6 +47,7 @@ def sandbox(
     disk: Annotated[int, typer.Option(min=1, help="MiB of files of a session.")] = 512,
     files: Annotated[int, typer.Option(min=1, help="Files and folders of a session.")] = 5000,
     wall_time: Annotated[float, typer.Option(min=1, help="Seconds of one call.")] = 120,
+    cpu_time: Annotated[float, typer.Option(min=1, help="Seconds of CPU of one call.")] = 120,
     idle_time: Annotated[float, typer.Option(min=1, help="Seconds until a session ends.")] = 1500,
 ) -> None:
     """Run code of models in confined processes, for the workers whose token is
@@ -67,6 +68,7 @@ def sandbox(
             file_bytes=64 * _MIB,
             files=files,
             wall_time=wall_time,
+            cpu_time=cpu_time,
             output=100_000,
         )
         place = folder or Path(tempfile.gettempdir()) / f"backburner-sandbox-{port}"

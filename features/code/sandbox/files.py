@@ -36,6 +36,8 @@ class Found:
     bytes: int = 0
     """What they take on the disk."""
     entries: int = 0
+    hidden: set[tuple[int, int]] = field(default_factory=set)
+    """Files that workers do not get to know of: time of the last change and inode."""
 
 
 def find_files(folder: Path, most: int) -> Found:
@@ -66,6 +68,8 @@ def _find(place: int, prefix: str, found: Found, most: int, depth: int) -> None:
                 _find_below(place, entry.name, prefix, found, most, depth)
             elif stat.S_ISREG(seen.st_mode) and _is_shown(prefix + entry.name):
                 found.files[prefix + entry.name] = (seen.st_ctime_ns, seen.st_size)
+            elif stat.S_ISREG(seen.st_mode):
+                found.hidden.add((seen.st_ctime_ns, seen.st_ino))
 
 
 def _find_below(place: int, name: str, prefix: str, found: Found, most: int, depth: int) -> None:
@@ -82,9 +86,10 @@ def _find_below(place: int, name: str, prefix: str, found: Found, most: int, dep
 
 
 def _is_shown(path: str) -> bool:
-    """Whether workers get to know of the file: a name that is no text cannot be in an answer."""
+    """Whether workers get to know of the file: a name that is no line of text cannot be in an
+    answer, in which each file has a line."""
     try:
-        return len(path.encode()) <= _PATH
+        return len(path.encode()) <= _PATH and path.splitlines() == [path]
     except UnicodeEncodeError:
         return False
 

@@ -98,7 +98,12 @@ def takes_more(pids: list[int], most: int) -> bool:
     """Whether these processes have more than `most` bytes of memory that is not of files. What they
     share counts once, as far as this process may see it."""
     quick = sum(_fields(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
-    return quick > most and sum(map(_share, pids)) > most
+    return quick > most and memory_of(pids) > most
+
+
+def memory_of(pids: list[int]) -> int:
+    """Bytes of memory of these processes that is not of files."""
+    return sum(map(_share, pids))
 
 
 def _share(pid: int) -> int:

@@ -3,9 +3,9 @@
 | request | answer |
 |---|---|
 | `GET /healthz` | `{}` |
-| `GET /status` | `{"sessions", "max_sessions"}` |
+| `GET /status` | `{"sessions", "max_sessions", "memory_bytes"}` |
 | `POST /sessions` | 201 `{"session"}`, an id that is never used again; 503: there is no room |
-| `GET`, `DELETE /sessions/{s}` | 404: it is lost |
+| `GET`, `DELETE /sessions/{s}` | what it uses; 404: it is lost |
 | `PUT`, `GET /sessions/{s}/files/{path}` | a file; 409: none; 413: no room |
 | `PUT /sessions/{s}/cells/{cell}` | runs it, once; 410: its result was acknowledged |
 | `GET /sessions/{s}/cells/{cell}?wait=20` | `{"state": "running"}`, or `done` with the `result` |
@@ -141,10 +141,12 @@ class Sandbox:
         """A full sandbox whose sessions are idle has room for one more, and is the last choice."""
         is_full = len(self._sessions) >= self._options.sessions
         gives_way = is_full and any(each.is_idle for each in self._sessions.values())
+        uses = await asyncio.to_thread(lambda: [each.use() for each in [*self._sessions.values()]])
         return web.json_response(
             {
                 "sessions": len(self._sessions) - gives_way,
                 "max_sessions": self._options.sessions,
+                "memory_bytes": sum(each["memory_bytes"] for each in uses),
             }
         )
 
@@ -211,9 +213,10 @@ class Sandbox:
                 _reap_strangers({pid for each in self._sessions.values() for pid in each.leaders()})
 
     async def _show(self, request: web.Request) -> web.Response:
-        if self._session(request).is_over:
+        session = self._session(request)
+        if session.is_over:
             raise web.HTTPNotFound
-        return web.json_response({})
+        return web.json_response(await asyncio.to_thread(session.use))
 
     async def _close(self, request: web.Request) -> web.Response:
         self._session(request)

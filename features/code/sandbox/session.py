@@ -22,7 +22,7 @@ import structlog
 
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
-from features.code.sandbox.program import Program, pids_of, takes_more
+from features.code.sandbox.program import Program, memory_of, pids_of, takes_more
 
 logger = structlog.get_logger()
 
@@ -62,6 +62,8 @@ class Limits:
     files: int
     wall_time: float
     """Seconds of one cell."""
+    cpu_time: float
+    """Seconds of CPU of one cell, of all its processes together."""
     output: int
     """Characters that are kept of a text that a cell prints."""
 
@@ -112,6 +114,9 @@ class Session:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: str | None = None
     _stop_reason: str = ""
+    _other_cpu: int = 0
+    """Milliseconds of the running cell that are not those of its running processes: those of ended
+    commands, less what the processes had used before it."""
 
     @property
     def is_idle(self) -> bool:
@@ -165,6 +170,15 @@ class Session:
     async def start(self) -> None:
         """Starts Python. Raises Unusable."""
         self._python, self._replies = await self._started(None)
+
+    def use(self) -> dict[str, int]:
+        """What it uses now; disk as it was last looked at while a cell ran. Blocks."""
+        pids = pids_of(self._programs())
+        return {
+            "memory_bytes": memory_of(pids),
+            "memory_limit_bytes": self.limits.memory,
+            "disk_bytes": self.used_disk,
+        }
 
     # --- processes ---
 
@@ -247,6 +261,7 @@ class Session:
             if cell in self.ended or self.is_over:
                 return self._result(_Reply(), [], None, Found())
             self._running, self._stop_reason = cell, ""
+            self._other_cpu = -sum(each.cpu_ms() for each in self._programs())
             logger.info("cell_begun", cell=cell)
             started_at = time.monotonic()
             watch = asyncio.create_task(self._watch())
@@ -329,6 +344,7 @@ class Session:
                 program.kill()
                 await program.ended()
             cpu += program.cpu_ms()
+            self._other_cpu += program.cpu_ms()
             most = min(body.max_output_length or self.limits.output, self.limits.output)
             texts = {name: self._printed(name, most) for name in ("stdout", "stderr")}
             outputs.append({**texts, "exit_code": None if self._stop_reason else code})
@@ -354,6 +370,7 @@ class Session:
                 if known.get(path) != after.files[path]
             ],
             "deleted": sorted(known.keys() - after.files.keys()),
+            "hidden": len(after.hidden - (before or after).hidden),
             "cpu_ms": 0,
             "wall_ms": 0,
         }
@@ -395,6 +412,8 @@ class Session:
             now = time.monotonic()
             if now > deadline:
                 self._stop("timeout")
+            elif self._cell_cpu() > self.limits.cpu_time:
+                self._stop("cpu")
             elif takes_more(pids, self.limits.memory):
                 self._stop("memory")
             elif len(pids) > _PROCESSES:
@@ -403,6 +422,10 @@ class Session:
                 if await asyncio.to_thread(self._is_disk_full, pids):
                     self._stop("disk")
                 next_scan = now + 10 * (time.monotonic() - now)
+
+    def _cell_cpu(self) -> float:
+        """Seconds."""
+        return (self._other_cpu + sum(each.cpu_ms() for each in self._programs())) / 1000
 
     def _is_disk_full(self, pids: list[int]) -> bool:
         used = removed_bytes(pids)
@@ -421,7 +444,7 @@ class Session:
         self._stop_reason = reason
         self.is_over = self.is_over or reason == "disk"
         cell, programs = self._running, self._programs()
-        is_late = reason in ("timeout", "interrupted")
+        is_late = reason in ("timeout", "cpu", "interrupted")
 
         def kill_if_running() -> None:
             if self._running == cell:

@@ -21,7 +21,7 @@ from tests.support.stack import ROOT
 UNPRIVILEGED = 54_321
 """A user that nothing else runs as."""
 MODES = ("own users", "root without own users", "no capability")
-OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30")
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "2")
 
 
 class Session:

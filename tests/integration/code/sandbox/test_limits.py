@@ -151,6 +151,24 @@ async def test_code_without_an_end_can_be_interrupted(session: Session, code: st
     assert (await session.python("1 + 1"))["value"] == "2"
 
 
+@pytest.mark.parametrize("kind", ["python", "shell"])
+async def test_a_cell_that_computes_too_much_is_stopped(session: Session, kind: str) -> None:
+    loop = "import os\nos.fork()\nwhile True: pass"
+    body = {"code": loop, "commands": ["while true; do :; done | while true; do :; done"]}
+    result = await session.cell({"kind": kind, **body})
+    assert result["status"] == "cpu"
+    assert result["cpu_ms"] > 1500
+    assert (await session.python("1 + 1"))["value"] == "2"
+
+
+async def test_the_sandbox_says_what_a_session_uses(session: Session) -> None:
+    await session.python("b = b'x' * (64 << 20)\nopen('a', 'wb').write(b[:1 << 20])")
+    use = await session.sandbox.call("GET", session.path)
+    assert 64 << 20 < use["memory_bytes"] < 200 << 20
+    assert use["memory_limit_bytes"] == 256 << 20
+    assert (await session.sandbox.call("GET", "/status"))["memory_bytes"] >= use["memory_bytes"]
+
+
 async def test_code_that_closes_the_channel_has_died(session: Session) -> None:
     assert (await session.python("import os\nos.closerange(3, 256)"))["status"] == "died"
     assert (await session.python("1 + 1"))["value"] == "2"
@@ -202,10 +220,13 @@ for n in range(3, 64):
 
 
 async def test_names_and_texts_that_are_no_unicode_are_answered_as_json(session: Session) -> None:
-    code = "open(b'\\xff.txt', 'w').write('x')\nopen('good.txt', 'w').write('x')\n'\\ud800'"
+    names = "b'\\xff.txt', 'a\\nb.txt', 'c\\u2028d', 'good.txt'"
+    code = f"for name in ({names}): open(name, 'w').write('x')\n'\\ud800'"
     result = await session.python(code)
     json.dumps(result, ensure_ascii=False).encode()
     assert [each["path"] for each in result["changed"]] == ["good.txt"]
+    assert result["hidden"] == 3
+    assert (await session.python("1"))["hidden"] == 0
 
 
 async def test_a_flood_of_output_is_cut(session: Session) -> None:

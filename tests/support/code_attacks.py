@@ -80,7 +80,7 @@ ATTACKS = {
     "a handle of a file": "call(304, -100, bytes(120), 0)",
     "the kernel's log": "call(103, 3, bytes(120), 120)",
     "segments": "call(154, 1, bytes(16), 16)",
-    "another user": "os.setuid(0 if os.getuid() else 1)",
+    "another user": "another_user()",
     "the host's name": "socket.sethostname('x')",
     "the clock": "time.clock_settime(time.CLOCK_REALTIME, 1)",
     "more memory than it may have": "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
@@ -116,6 +116,12 @@ def setuid_program():
     done = subprocess.run(["/bin/su", "-c", "true"], stdin=subprocess.DEVNULL, capture_output=True)
     if done.returncode or b"uid=0" not in subprocess.check_output(["id"]):
         raise PermissionError
+
+def another_user():
+    try:
+        os.setuid(0 if os.getuid() else 1)
+    except OSError as error:
+        raise PermissionError from error
 
 outcomes = {{}}
 for name, attack in json.loads({attacks!r}).items():

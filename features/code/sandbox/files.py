@@ -99,12 +99,21 @@ def removed_bytes(pids: Iterable[int]) -> int:
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - often, and many
-                with suppress(OSError):
-                    seen = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116
-                    if seen.st_nlink == 0 and stat.S_ISREG(seen.st_mode):
-                        sizes[seen.st_dev, seen.st_ino] = 512 * seen.st_blocks
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - often, and many
+                sizes |= _removed_files(f"/proc/{pid}/task/{thread}/fd")
     return sum(sizes.values())
+
+
+def _removed_files(descriptors: str) -> dict[tuple[int, int], int]:
+    """Device and inode -> bytes. A thread may have a table of descriptors of its own."""
+    sizes: dict[tuple[int, int], int] = {}
+    with suppress(OSError):
+        for name in os.listdir(descriptors):  # noqa: PTH208 - often, and many
+            with suppress(OSError):
+                seen = os.stat(f"{descriptors}/{name}")  # noqa: PTH116
+                if seen.st_nlink == 0 and stat.S_ISREG(seen.st_mode):
+                    sizes[seen.st_dev, seen.st_ino] = 512 * seen.st_blocks
+    return sizes
 
 
 def remove(folder: Path) -> None:

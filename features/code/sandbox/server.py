@@ -79,6 +79,7 @@ class Sandbox:
         self._options = options
         self._sessions: dict[str, Session] = {}
         self._uids = own_uids()
+        self._has_mounts = True
 
     def app(self) -> web.Application:
         """The application, for aiohttp's runner."""
@@ -105,20 +106,29 @@ class Sandbox:
 
     async def check(self) -> None:
         """Raises Unusable if sessions cannot be confined here."""
-        session = self._new_session(_Opening())
-        try:
-            await session.start()
-        except Unusable as error:
-            if session.uid is None:
-                raise
-            # Python may be in a folder that only its own user can enter.
-            logger.warning("sessions_without_own_users", error=str(error)[-300:])
-            self._uids = itertools.repeat(None)
-            session.close()
+        has_own_users = next(self._uids) is not None
+        modes = [(own, mounts) for own in {has_own_users, False} for mounts in (True, False)]
+        for own_users, has_mounts in sorted(modes, reverse=True):
+            self._uids = own_uids() if own_users else itertools.repeat(None)
+            self._has_mounts = has_mounts
             session = self._new_session(_Opening())
-            await session.start()
-        finally:
-            session.close()
+            try:
+                await session.start()
+            except Unusable as error:
+                failure = error
+                if own_users and not has_mounts:
+                    python = self._options.packages.python()
+                    logger.warning(
+                        "sessions_without_own_users",
+                        error=str(error)[-300:],
+                        hint=f"each user must be able to run {python.resolve()}",
+                    )
+            else:
+                logger.info("sandbox_walls", own_users=own_users, mounts=has_mounts)
+                return
+            finally:
+                session.close()
+        raise failure
 
     async def _run(self, _: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self._end_idle()), asyncio.create_task(self._reap())]
@@ -172,7 +182,12 @@ class Sandbox:
             limits = replace(limits, memory=min(limits.memory, int(memory[:-1]) * _GIB))
         python = options.packages.python()
         session = Session(
-            self._free_folder(body.container), limits, str(python), next(self._uids), body.project
+            folder=self._free_folder(body.container),
+            limits=limits,
+            python=str(python),
+            uid=next(self._uids),
+            has_mounts=self._has_mounts,
+            project=body.project,
         )
         session.make_folder(python.parent.parent / "share" / "session-home")
         return session

@@ -99,6 +99,8 @@ class Session:
     python: str
     uid: int | None
     """The user that it has alone; None: the sandbox's own."""
+    has_mounts: bool
+    """Whether its data is mounted at /mnt/data. If not, that name is replaced in code."""
     project: str = ""
     results: dict[str, "asyncio.Task[dict[str, Any]]"] = field(default_factory=dict)
     """Those that nobody has acknowledged."""
@@ -210,6 +212,7 @@ class Session:
     def _order(self, command: str | None, channel: int) -> Order:
         return {
             "folder": str(self.folder),
+            "has_mounts": self.has_mounts,
             "parent": os.getpid(),
             "channel": channel,
             "memory": self.limits.memory + _LIBRARIES,
@@ -388,7 +391,7 @@ class Session:
         return self._outside(text.decode(errors="replace"))
 
     def _inside(self, text: str) -> str:
-        return text.replace("/mnt/data", str(self.data))
+        return text if self.has_mounts else text.replace("/mnt/data", str(self.data))
 
     def _outside(self, text: str) -> str:
         return text.replace(str(self.data), "/mnt/data").encode(errors="replace").decode()

@@ -151,6 +151,8 @@ _LOAD, _AND, _EQUAL, _ANY_BIT, _AT_LEAST, _END = 0x20, 0x54, 0x15, 0x45, 0x35, 0
 _ALLOW, _REFUSE, _IGNORE, _UNKNOWN_CALL = 0x7FFF0000, 0x00050001, 0x00050000, 0x00050026
 _X32 = 0x40000000
 _STREAM = 1
+_NEW_MOUNTS, _NEW_USERS, _BIND = 0x20000, 0x10000000, 4096
+_CLOSE_RANGE, _OWN_FILES = 436, 2
 
 _EXECUTE, _WRITE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _DEVICES_AND_SOCKETS = 1 << 6 | 1 << 9 | 1 << 11
@@ -167,7 +169,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full"
 def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], parent: int) -> None:
     """Confines this process. `folder`: the session's, with `data`, `tmp` and `out`. `readable`:
     folders of Python. `limits`: of `resource`. Raises OSError if the kernel lacks Landlock or
-    seccomp, or refuses them."""
+    seccomp, or refuses them. `restrict_calls` must follow."""
     prctl(1, signal.SIGKILL)  # it dies with its parent
     if os.getppid() != parent:
         raise SystemExit("the sandbox has already ended")
@@ -179,7 +181,6 @@ def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], pare
     _drop_capabilities()
     prctl(38, 1)  # no new privileges: setuid programs give none
     _restrict_files(folder, readable)
-    _restrict_calls()
 
 
 def _drop_capabilities() -> None:
@@ -223,7 +224,38 @@ def _allow(rules: int, path: str, rights: int) -> None:
     os.close(place)
 
 
-def _restrict_calls() -> None:
+def mount_data(folder: str) -> None:
+    """Gives this process mounts of its own, in which /mnt/data is the session's. Raises OSError if
+    the kernel or a container's rules refuse it to users without privileges."""
+    user, group = os.getuid(), os.getgid()
+    column, _ = _MACHINES[os.uname().machine]
+    call((272, 97)[column], _NEW_USERS | _NEW_MOUNTS)
+    for name, line in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - it is no path of ours
+            file.write(line)
+    if not os.path.isdir("/mnt/data"):  # noqa: PTH112 - few imports
+        _mount("tmpfs", "/mnt", "tmpfs", 0)
+        os.mkdir("/mnt/data")  # noqa: PTH102 - few imports
+    _mount(f"{folder}/data", "/mnt/data", "", _BIND)
+
+
+def unshare_files() -> None:
+    """Gives this thread a table of open files of its own, with the standard ones only."""
+    call(_CLOSE_RANGE, 3, 0xFFFFFFFF, _OWN_FILES)
+
+
+def _mount(source: str, target: str, kind: str, flags: int) -> None:
+    column, _ = _MACHINES[os.uname().machine]
+    texts = [ctypes.create_string_buffer(each.encode()) for each in (source, target, kind)]
+    call((165, 40)[column], *map(ctypes.addressof, texts), flags, 0)
+
+
+def restrict_calls() -> None:
+    """Refuses system calls to this thread, and to all threads and processes that it starts."""
     column, machine = _MACHINES[os.uname().machine]
     known = version()
     refused = {

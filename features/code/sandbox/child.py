@@ -32,7 +32,8 @@ class Order(TypedDict):
     """The session's."""
     has_mounts: bool
     """Whether its data is mounted at /mnt/data."""
-    parent: int
+    parent: int | None
+    """None: it is in a container of gVisor."""
     channel: int
     memory: int
     """Bytes of address space."""
@@ -55,6 +56,8 @@ def main(root: str) -> None:
     cells = os.fdopen(os.dup(0), "rb", buffering=0)
     order: Order = json.loads(_line(cells))
     channel = order["channel"]
+    if channel == 1:
+        channel = os.dup(1)
     os.set_inheritable(channel, False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     folder = order["folder"]
@@ -67,7 +70,7 @@ def main(root: str) -> None:
         resource.RLIMIT_CORE: 0,
     }
     readable = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    if order["has_mounts"]:
+    if order["has_mounts"] and order["parent"] is not None:
         mount_data(folder)
     confine(folder, readable, limits, order["parent"])
     os.chdir("/mnt/data" if order["has_mounts"] else f"{folder}/data")
@@ -88,6 +91,9 @@ def main(root: str) -> None:
         _reap()
         _redirect(f"{folder}/out")
         result = _run(cell["code"], scope) | {"nonce": cell["nonce"]}
+        if order["parent"] is None:
+            with contextlib.suppress(OSError):
+                os.kill(-1, signal.SIGKILL)
         answers.put(json.dumps(result))
 
 

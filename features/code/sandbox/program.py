@@ -1,4 +1,5 @@
 """A process of a session with all that it starts: one group of processes, which nothing can leave.
+With gVisor the group is `runsc`; the processes below it are of groups of their own.
 
 Its first process is waited for last, so that the group's number stays its own until all are killed.
 """
@@ -15,8 +16,9 @@ from pathlib import Path
 class Program:
     """A group of processes. `started`: its first process, the leader of a new session."""
 
-    def __init__(self, started: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, started: "subprocess.Popen[bytes]", *, is_gvisor: bool = False) -> None:
         self.pid = started.pid
+        self.is_gvisor = is_gvisor
         self._process = started
         self._cpu_ms = 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -52,14 +54,19 @@ class Program:
 
     def thaw(self) -> None:
         """Lets it go on."""
-        self._signal(signal.SIGCONT, -self.pid)
+        for target in self._targets():
+            self._signal(signal.SIGCONT, target)
 
     def freeze(self) -> None:
         """Stops all processes until `thaw`, and kills all but the first."""
-        self._signal(signal.SIGSTOP, -self.pid)
-        for pid in pids_of([self]):
+        for target in self._targets():
+            self._signal(signal.SIGSTOP, target)
+        for pid in [] if self.is_gvisor else pids_of([self]):
             if pid != self.pid:
                 self._signal(signal.SIGKILL, pid)
+
+    def _targets(self) -> list[int]:
+        return pids_of([self]) if self.is_gvisor else [-self.pid]
 
     def cpu_ms(self) -> int:
         """CPU time that it has used."""
@@ -90,8 +97,22 @@ class Program:
 
 def pids_of(programs: Collection[Program]) -> list[int]:
     """The processes of these groups."""
+    if any(each.is_gvisor for each in programs):
+        return _descendants({each.pid for each in programs})
     groups = {each.pid for each in programs}
     return [pid for pid, group in _processes() if group in groups] if groups else []
+
+
+def _descendants(found: set[int]) -> list[int]:
+    """These processes and all below them."""
+    parents: dict[int, int] = {}
+    for pid, _ in _processes():
+        with suppress(OSError, IndexError):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+            parents[pid] = int(stat.split()[1])
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found = found | more
+    return sorted(found)
 
 
 def takes_more(pids: list[int], most: int) -> bool:

@@ -18,6 +18,7 @@ import itertools
 import os
 import re
 import secrets
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -70,6 +71,8 @@ class SandboxOptions:
     idle_time: float
     """Seconds without use after which a session ends."""
     limits: Limits
+    runner: str
+    """`kernel`, `runsc`, or `auto`: runsc where it works."""
 
 
 class Sandbox:
@@ -80,6 +83,7 @@ class Sandbox:
         self._sessions: dict[str, Session] = {}
         self._uids = own_uids()
         self._has_mounts = True
+        self._is_gvisor = False
 
     def app(self) -> web.Application:
         """The application, for aiohttp's runner."""
@@ -106,29 +110,43 @@ class Sandbox:
 
     async def check(self) -> None:
         """Raises Unusable if sessions cannot be confined here."""
+        if self._options.runner != "kernel":
+            self._uids, self._is_gvisor = itertools.repeat(None), True
+            if (failure := await self._failure()) is None:
+                logger.info("sandbox_walls", runner="runsc")
+                return
+            if self._options.runner == "runsc":
+                raise failure
+            if shutil.which("runsc") is not None:
+                logger.warning("runsc_does_not_work", error=str(failure)[-300:])
+            self._uids, self._is_gvisor = own_uids(), False
         has_own_users = next(self._uids) is not None
         modes = [(own, mounts) for own in {has_own_users, False} for mounts in (True, False)]
         for own_users, has_mounts in sorted(modes, reverse=True):
             self._uids = own_uids() if own_users else itertools.repeat(None)
             self._has_mounts = has_mounts
-            session = self._new_session(_Opening())
-            try:
-                await session.start()
-            except Unusable as error:
-                failure = error
-                if own_users and not has_mounts:
-                    python = self._options.packages.python()
-                    logger.warning(
-                        "sessions_without_own_users",
-                        error=str(error)[-300:],
-                        hint=f"each user must be able to run {python.resolve()}",
-                    )
-            else:
-                logger.info("sandbox_walls", own_users=own_users, mounts=has_mounts)
+            if (failure := await self._failure()) is None:
+                walls = {"own_users": own_users, "mounts": has_mounts}
+                logger.info("sandbox_walls", runner="kernel", **walls)
                 return
-            finally:
-                session.close()
+            if own_users and not has_mounts:
+                python = self._options.packages.python().resolve()
+                hint = f"each user must be able to run {python}"
+                error = str(failure)[-300:]
+                logger.warning("sessions_without_own_users", error=error, hint=hint)
+        assert failure is not None
         raise failure
+
+    async def _failure(self) -> Unusable | None:
+        """Why a session does not start."""
+        session = self._new_session(_Opening())
+        try:
+            await session.start()
+        except Unusable as error:
+            return error
+        finally:
+            session.close()
+        return None
 
     async def _run(self, _: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self._end_idle()), asyncio.create_task(self._reap())]
@@ -187,6 +205,7 @@ class Sandbox:
             python=str(python),
             uid=next(self._uids),
             has_mounts=self._has_mounts,
+            is_gvisor=self._is_gvisor,
             project=body.project,
         )
         session.make_folder(python.parent.parent / "share" / "session-home")

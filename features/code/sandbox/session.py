@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
 from features.code.sandbox.program import Program, memory_of, pids_of, takes_more
@@ -37,6 +38,8 @@ _REPLY = 4 * 1024 * 1024
 _STRAY_LINES = 100
 _LIBRARIES = 512 * 1024 * 1024
 """Address space that Python and its libraries take without using it."""
+_GVISOR = 128 * 1024 * 1024
+"""Memory that gVisor takes for itself."""
 _PROCESSES = 64
 """Processes and threads of a session."""
 _SHARED_PROCESSES = 4096
@@ -101,6 +104,8 @@ class Session:
     """The user that it has alone; None: the sandbox's own."""
     has_mounts: bool
     """Whether its data is mounted at /mnt/data. If not, that name is replaced in code."""
+    is_gvisor: bool = False
+    """Whether its processes are in containers of gVisor."""
     project: str = ""
     results: dict[str, "asyncio.Task[dict[str, Any]]"] = field(default_factory=dict)
     """Those that nobody has acknowledged."""
@@ -213,8 +218,8 @@ class Session:
         return {
             "folder": str(self.folder),
             "has_mounts": self.has_mounts,
-            "parent": os.getpid(),
-            "channel": channel,
+            "parent": None if self.is_gvisor else os.getpid(),
+            "channel": 1 if self.is_gvisor else channel,
             "memory": self.limits.memory + _LIBRARIES,
             "file_bytes": self.limits.file_bytes,
             "processes": _PROCESSES if self.uid is not None else _SHARED_PROCESSES,
@@ -224,30 +229,38 @@ class Session:
 
     def _spawn(self, channel: int) -> Program:
         child = str(Path(__file__).parent / "child.py")
-        home = str(self.folder / "tmp")
+        arguments, env = ["-I", "-B", "-X", "utf8", child, str(ROOT)], self._environment()
+        command = [self.python, *arguments]
+        if self.is_gvisor:
+            command = gvisor.command(self.folder, self.python, arguments, env)
         return Program(
             subprocess.Popen(
-                [self.python, "-I", "-B", "-X", "utf8", child, str(ROOT)],
+                command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=channel if self.is_gvisor else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=(channel,),
+                pass_fds=() if self.is_gvisor else (channel,),
                 cwd=self.folder,
-                env={
-                    "HOME": home,
-                    "TMPDIR": home,
-                    "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
-                    "LANG": "C.UTF-8",
-                    "MPLBACKEND": "Agg",
-                    "OPENBLAS_NUM_THREADS": "2",
-                    "OMP_NUM_THREADS": "2",
-                },
+                env=env,
                 start_new_session=True,
                 user=self.uid,
                 group=self.uid,
                 extra_groups=None if self.uid is None else [],
-            )
+            ),
+            is_gvisor=self.is_gvisor,
         )
+
+    def _environment(self) -> dict[str, str]:
+        home = str(self.folder / "tmp")
+        return {
+            "HOME": home,
+            "TMPDIR": home,
+            "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "MPLBACKEND": "Agg",
+            "OPENBLAS_NUM_THREADS": "2",
+            "OMP_NUM_THREADS": "2",
+        }
 
     def leaders(self) -> list[int]:
         """The processes that it waits for itself."""
@@ -417,7 +430,7 @@ class Session:
                 self._stop("timeout")
             elif self._cell_cpu() > self.limits.cpu_time:
                 self._stop("cpu")
-            elif takes_more(pids, self.limits.memory):
+            elif takes_more(pids, self.limits.memory + (_GVISOR if self.is_gvisor else 0)):
                 self._stop("memory")
             elif len(pids) > _PROCESSES:
                 self._stop("processes")

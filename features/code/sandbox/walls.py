@@ -159,20 +159,24 @@ _DEVICES_AND_SOCKETS = 1 << 6 | 1 << 9 | 1 << 11
 _TRUNCATE, _USE_DEVICE = 1 << 14, 1 << 15
 _ON_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _USE_DEVICE
 """Rights that a rule of one file may have."""
-_SYSTEM = (
+SYSTEM = (
     *("/bin", "/sbin", "/lib", "/lib64", "/usr"),
     *("/etc/ld.so.cache", "/etc/fonts", "/etc/localtime", "/etc/alternatives", "/etc/mime.types"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 
 
-def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], parent: int) -> None:
+def confine(
+    folder: str, readable: tuple[str, ...], limits: dict[int, int], parent: int | None
+) -> None:
     """Confines this process. `folder`: the session's, with `data`, `tmp` and `out`. `readable`:
-    folders of Python. `limits`: of `resource`. Raises OSError if the kernel lacks Landlock or
-    seccomp, or refuses them. `restrict_calls` must follow."""
-    prctl(1, signal.SIGKILL)  # it dies with its parent
-    if os.getppid() != parent:
-        raise SystemExit("the sandbox has already ended")
+    folders of Python. `limits`: of `resource`. `parent`: the sandbox, with which it ends; None: it
+    is in a container of gVisor, which has no Landlock and other files only. Raises OSError if the
+    kernel lacks Landlock or seccomp, or refuses them. `restrict_calls` must follow."""
+    if parent is not None:
+        prctl(1, signal.SIGKILL)  # it dies with its parent
+        if os.getppid() != parent:
+            raise SystemExit("the sandbox has already ended")
     os.nice(5)
     for kind, limit in limits.items():
         resource.setrlimit(kind, (limit, limit))
@@ -180,7 +184,8 @@ def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], pare
         file.write("1000")
     _drop_capabilities()
     prctl(38, 1)  # no new privileges: setuid programs give none
-    _restrict_files(folder, readable)
+    if parent is not None:
+        _restrict_files(folder, readable)
 
 
 def _drop_capabilities() -> None:
@@ -200,7 +205,7 @@ def _restrict_files(folder: str, readable: tuple[str, ...]) -> None:
     fields = [rights, *([0b11] if known >= 4 else []), *([0b11] if known >= 6 else [])]
     attributes = ctypes.create_string_buffer(struct.pack(f"={len(fields)}Q", *fields))
     rules = call(444, ctypes.addressof(attributes), 8 * len(fields), 0)
-    for path in (*_SYSTEM, *readable):
+    for path in (*SYSTEM, *readable):
         _allow(rules, path, _READ_FILE | _READ_FOLDER | _EXECUTE)
     for path in _DEVICES:
         _allow(rules, path, _READ_FILE | _WRITE)
@@ -245,7 +250,7 @@ def mount_data(folder: str) -> None:
 
 def unshare_files() -> None:
     """Gives this thread a table of open files of its own, with the standard ones only."""
-    call(_CLOSE_RANGE, 3, 0xFFFFFFFF, _OWN_FILES)
+    call(_CLOSE_RANGE, 3, 0x7FFFFFFF, _OWN_FILES)
 
 
 def _mount(source: str, target: str, kind: str, flags: int) -> None:

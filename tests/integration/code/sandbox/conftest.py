@@ -20,7 +20,7 @@ from tests.support.stack import ROOT
 
 UNPRIVILEGED = 54_321
 """A user that nothing else runs as."""
-MODES = ("own users", "root without own users", "no capability", "no namespace")
+MODES = ("own users", "root without own users", "no capability", "no namespace", "runsc")
 _NO_NAMESPACES = """
 import ctypes, os, struct, sys
 from models.confinement.kernel import prctl
@@ -89,12 +89,18 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
     if missing():
         pytest.skip(f"this system has no {' and no '.join(missing())}")
     mode: str = request.param
-    if "no " not in mode and os.geteuid() != 0:
+    if mode not in ("no capability", "no namespace", "runsc") and os.geteuid() != 0:
         pytest.skip("the tests do not run as root")
     # Not in pytest's folder, which only its own user can enter.
     folder = _folder_for_all()
-    sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS)
-    if mode == "own users":
+    runner = "runsc" if mode == "runsc" else "kernel"
+    sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
+    if mode == "runsc":
+        runsc = shutil.which("runsc")
+        if runsc is None:
+            pytest.skip("there is no runsc")
+        sandbox.environment["PATH"] = f"{Path(runsc).parent}:/usr/bin:/bin"
+    elif mode == "own users":
         sandbox.command += ["--python", python_for_all()[0]]
     elif mode == "root without own users":
         if reachable(Path(sys.base_prefix)):

@@ -131,7 +131,7 @@ for name, attack in json.loads({attacks!r}).items():
     except (PermissionError, FileNotFoundError, socket.gaierror):
         outcomes[name] = "refused"
     except OSError as error:
-        refusals = (errno.ENOSYS, errno.EXDEV, errno.EAFNOSUPPORT, errno.ENOMEM)
+        refusals = (errno.ENOSYS, errno.EROFS, errno.EXDEV, errno.EAFNOSUPPORT, errno.ENOMEM)
         outcomes[name] = "refused" if error.errno in refusals else repr(error)
     except Exception as error:
         outcomes[name] = "refused" if isinstance(error, ValueError) else repr(error)

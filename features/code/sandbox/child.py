@@ -70,28 +70,29 @@ def main(root: str) -> None:
         resource.RLIMIT_CORE: 0,
     }
     readable = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    if order["has_mounts"] and order["parent"] is not None:
+    is_gvisor = order["parent"] is None
+    if order["has_mounts"] and not is_gvisor:
         mount_data(folder)
     confine(folder, readable, limits, order["parent"])
     os.chdir("/mnt/data" if order["has_mounts"] else f"{folder}/data")
     if order["command"] is not None:
-        restrict_calls()
+        restrict_calls(is_gvisor)
         _redirect(f"{folder}/out")
         os.write(channel, b"{}\n")
         shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
         os.execv(shell, [shell, "-c", order["command"]])  # noqa: S606 - this is its purpose
     sys.argv = [""]
     scope: dict[str, Any] = {"__name__": "__main__"}
-    given, answers = _talk(cells, channel, restrict_calls)
+    given, answers = _talk(cells, channel, lambda: restrict_calls(is_gvisor))
     unshare_files()
-    restrict_calls()
+    restrict_calls(is_gvisor)
     answers.put("{}")
     while line := given.get():
         cell = json.loads(line)
         _reap()
         _redirect(f"{folder}/out")
         result = _run(cell["code"], scope) | {"nonce": cell["nonce"]}
-        if order["parent"] is None:
+        if is_gvisor:
             with contextlib.suppress(OSError):
                 os.kill(-1, signal.SIGKILL)
         answers.put(json.dumps(result))

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -94,14 +95,18 @@ def _is_shown(path: str) -> bool:
         return False
 
 
-def removed_bytes(pids: Iterable[int]) -> int:
-    """What removed files take that processes still have open, as far as this process may see it."""
+def removed_bytes(pids: Iterable[int]) -> Counter[int]:
+    """What removed files take that processes still have open, as far as this process may see it:
+    device -> bytes. Files without a name from the beginning are of a device of their own."""
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - often, and many
                 sizes |= _removed_files(f"/proc/{pid}/task/{thread}/fd")
-    return sum(sizes.values())
+    devices: Counter[int] = Counter()
+    for (device, _), size in sizes.items():
+        devices[device] += size
+    return devices
 
 
 def _removed_files(descriptors: str) -> dict[tuple[int, int], int]:

@@ -70,7 +70,10 @@ class Program:
 
     def cpu_ms(self) -> int:
         """CPU time that it has used."""
-        return _cpu_ms(pids_of([self])) if self.is_running else self._cpu_ms
+        if self.is_running:
+            # What processes have used that were lost since the last look stays counted.
+            self._cpu_ms = max(self._cpu_ms, _cpu_ms(pids_of([self])))
+        return self._cpu_ms
 
     def start_error(self) -> str:
         """What the first process has said before it read anything."""
@@ -85,7 +88,7 @@ class Program:
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._handle)
         os.close(self._handle)
-        self._cpu_ms = _cpu_ms(pids_of([self]))
+        self._cpu_ms = max(self._cpu_ms, _cpu_ms(pids_of([self])))
         self.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stderr):
@@ -120,6 +123,11 @@ def takes_more(pids: list[int], most: int) -> bool:
     share counts once, as far as this process may see it."""
     quick = sum(_fields(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
     return quick > most and memory_of(pids) > most
+
+
+def anonymous(pids: list[int]) -> int:
+    """Bytes of memory of these processes that is not of files, and not shared."""
+    return sum(_fields(pid, "status", ("RssAnon",)) for pid in pids)
 
 
 def memory_of(pids: list[int]) -> int:

@@ -23,7 +23,7 @@ import structlog
 from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
-from features.code.sandbox.program import Program, memory_of, pids_of, takes_more
+from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
 
 logger = structlog.get_logger()
 
@@ -182,7 +182,7 @@ class Session:
         """What it uses now; disk as it was last looked at while a cell ran. Blocks."""
         pids = pids_of(self._programs())
         return {
-            "memory_bytes": memory_of(pids),
+            "memory_bytes": self._gvisor_memory(pids) if self.is_gvisor else memory_of(pids),
             "memory_limit_bytes": self.limits.memory,
             "disk_bytes": self.used_disk,
         }
@@ -430,7 +430,7 @@ class Session:
                 self._stop("timeout")
             elif self._cell_cpu() > self.limits.cpu_time:
                 self._stop("cpu")
-            elif takes_more(pids, self.limits.memory + (_GVISOR if self.is_gvisor else 0)):
+            elif self._takes_more_memory(pids):
                 self._stop("memory")
             elif len(pids) > _PROCESSES:
                 self._stop("processes")
@@ -439,12 +439,22 @@ class Session:
                     self._stop("disk")
                 next_scan = now + 10 * (time.monotonic() - now)
 
+    def _takes_more_memory(self, pids: list[int]) -> bool:
+        if self.is_gvisor:
+            return self._gvisor_memory(pids) > self.limits.memory + _GVISOR
+        return takes_more(pids, self.limits.memory)
+
+    def _gvisor_memory(self, pids: list[int]) -> int:
+        """gVisor's own, and that of the code: a file that never had a name."""
+        sizes = removed_bytes(pids)
+        return anonymous(pids) + sizes.total() - sizes[self.folder.stat().st_dev]
+
     def _cell_cpu(self) -> float:
         """Seconds."""
         return (self._other_cpu + sum(each.cpu_ms() for each in self._programs())) / 1000
 
     def _is_disk_full(self, pids: list[int]) -> bool:
-        used = removed_bytes(pids)
+        used = removed_bytes(pids)[self.folder.stat().st_dev]
         try:
             for name in ("data", "tmp", "out"):
                 used += find_files(self.folder / name, self.limits.files).bytes

@@ -259,14 +259,14 @@ def _mount(source: str, target: str, kind: str, flags: int) -> None:
     call((165, 40)[column], *map(ctypes.addressof, texts), flags, 0)
 
 
-def restrict_calls() -> None:
+def restrict_calls(is_gvisor: bool) -> None:
     """Refuses system calls to this thread, and to all threads and processes that it starts."""
     column, machine = _MACHINES[os.uname().machine]
     known = version()
     refused = {
         **_REFUSED,
-        **(_WITHOUT_SIGNAL_SCOPE if known < 6 else {}),
-        **(_WITHOUT_TRUNCATE if known < 3 else {}),
+        **(_WITHOUT_SIGNAL_SCOPE if known < 6 and not is_gvisor else {}),
+        **(_WITHOUT_TRUNCATE if known < 3 and not is_gvisor else {}),
     }
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine), (_END, 0, 0, _REFUSE), (_LOAD, 0, 0, 0)]
     if column == 0:

@@ -96,6 +96,8 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
     runner = "runsc" if mode == "runsc" else "kernel"
     sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
     if mode == "runsc":
+        sandbox.command += ["--cpu-time", "6"]
+    if mode == "runsc":
         runsc = shutil.which("runsc")
         if runsc is None:
             pytest.skip("there is no runsc")

@@ -66,7 +66,9 @@ class Program:
                 self._signal(signal.SIGKILL, pid)
 
     def _targets(self) -> list[int]:
-        return pids_of([self]) if self.is_gvisor else [-self.pid]
+        if not self.is_gvisor:
+            return [-self.pid]
+        return [pid for pid in pids_of([self]) if not _serves_files(pid)]
 
     def cpu_ms(self) -> int:
         """CPU time that it has used."""
@@ -116,6 +118,15 @@ def _descendants(found: set[int]) -> list[int]:
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found = found | more
     return sorted(found)
+
+
+def _serves_files(pid: int) -> bool:
+    """Whether it is gVisor's process for files: it has nothing of its own to do, and must be able
+    to notice that the others have ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"runsc-gofer")
+    except OSError:
+        return True
 
 
 def takes_more(pids: list[int], most: int) -> bool:

@@ -33,7 +33,7 @@ prctl(22, 2, ctypes.addressof(head))
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Refuses `unshare` to the command that follows, as the rules of container engines do."""
-OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "2")
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "4")
 
 
 class Session:
@@ -96,7 +96,7 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
     runner = "runsc" if mode == "runsc" else "kernel"
     sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
     if mode == "runsc":
-        sandbox.command += ["--cpu-time", "6"]
+        sandbox.command += ["--cpu-time", "20"]
     if mode == "runsc":
         runsc = shutil.which("runsc")
         if runsc is None:

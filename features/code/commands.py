@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,16 @@ app = typer.Typer()
 
 _MIB = 1024 * 1024
 _TOKEN = "BACKBURNER_CODE__TOKEN"  # noqa: S105 - its name
+_RUNNER = "BACKBURNER_CODE__RUNNER"
 _MIN_TOKEN = 16
+
+
+class Runner(StrEnum):
+    """What keeps code in."""
+
+    AUTO = "auto"
+    KERNEL = "kernel"
+    RUNSC = "runsc"
 
 
 # Imports when it runs, as in cli/main.py.
@@ -42,11 +52,19 @@ def sandbox(
             show_default="none",
         ),
     ] = None,
+    runner: Annotated[
+        Runner,
+        typer.Option(
+            help="What keeps code in: the kernel, gVisor's runsc, or runsc where it works.",
+            envvar=_RUNNER,
+        ),
+    ] = Runner.AUTO,
     sessions: Annotated[int, typer.Option(min=1, help="Most sessions at the same time.")] = 16,
     memory: Annotated[int, typer.Option(min=64, help="MiB of memory of a session.")] = 1024,
     disk: Annotated[int, typer.Option(min=1, help="MiB of files of a session.")] = 512,
     files: Annotated[int, typer.Option(min=1, help="Files and folders of a session.")] = 5000,
     wall_time: Annotated[float, typer.Option(min=1, help="Seconds of one call.")] = 120,
+    cpu_time: Annotated[float, typer.Option(min=1, help="Seconds of CPU of one call.")] = 120,
     idle_time: Annotated[float, typer.Option(min=1, help="Seconds until a session ends.")] = 1500,
 ) -> None:
     """Run code of models in confined processes, for the workers whose token is
@@ -67,12 +85,13 @@ def sandbox(
             file_bytes=64 * _MIB,
             files=files,
             wall_time=wall_time,
+            cpu_time=cpu_time,
             output=100_000,
         )
         place = folder or Path(tempfile.gettempdir()) / f"backburner-sandbox-{port}"
         packages = Packages((python or Path(sys.executable)).absolute(), venv and venv.absolute())
         options = SandboxOptions(
-            token, place.resolve() / "sessions", packages, sessions, idle_time, limits
+            token, place.resolve() / "sessions", packages, sessions, idle_time, limits, runner.value
         )
         try:
             asyncio.run(serve(options, host, port))
@@ -88,7 +107,7 @@ def _token() -> str:
     """The only secret of this process, which reads no configuration. Raises CommandFailed."""
     for name in os.environ:  # noqa: TID251
         is_ours = name.startswith("BACKBURNER_") or name in ("DATABASE_URL", "REDIS_URL")
-        if is_ours and name != _TOKEN:
+        if is_ours and name not in (_TOKEN, _RUNNER):
             raise CommandFailed(f"a sandbox runs foreign code: do not give it {name}")
     token = os.environ.pop(_TOKEN, "")  # noqa: TID251
     if len(token) < _MIN_TOKEN:

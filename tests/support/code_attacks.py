@@ -80,7 +80,7 @@ ATTACKS = {
     "a handle of a file": "call(304, -100, bytes(120), 0)",
     "the kernel's log": "call(103, 3, bytes(120), 120)",
     "segments": "call(154, 1, bytes(16), 16)",
-    "another user": "os.setuid(0 if os.getuid() else 1)",
+    "another user": "another_user()",
     "the host's name": "socket.sethostname('x')",
     "the clock": "time.clock_settime(time.CLOCK_REALTIME, 1)",
     "more memory than it may have": "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
@@ -117,6 +117,12 @@ def setuid_program():
     if done.returncode or b"uid=0" not in subprocess.check_output(["id"]):
         raise PermissionError
 
+def another_user():
+    try:
+        os.setuid(0 if os.getuid() else 1)
+    except OSError as error:
+        raise PermissionError from error
+
 outcomes = {{}}
 for name, attack in json.loads({attacks!r}).items():
     try:
@@ -125,7 +131,7 @@ for name, attack in json.loads({attacks!r}).items():
     except (PermissionError, FileNotFoundError, socket.gaierror):
         outcomes[name] = "refused"
     except OSError as error:
-        refusals = (errno.ENOSYS, errno.EXDEV, errno.EAFNOSUPPORT, errno.ENOMEM)
+        refusals = (errno.ENOSYS, errno.EROFS, errno.EXDEV, errno.EAFNOSUPPORT, errno.ENOMEM)
         outcomes[name] = "refused" if error.errno in refusals else repr(error)
     except Exception as error:
         outcomes[name] = "refused" if isinstance(error, ValueError) else repr(error)

@@ -3,8 +3,9 @@ standard input (`Order`).
 
 It gives up what it may (walls.py). Then it becomes a shell that runs one command, or it runs cells,
 one after the other, in one namespace: a line of standard input is a cell, a line on the descriptor
-`channel` its result. What code prints goes to files, which the server reads, as it measures all
-else: a result that code forges says nothing but what the code could have printed.
+`channel` its result. A thread with a table of descriptors of its own reads and writes them: in that
+of the code, its threads and children they are not. What code prints goes to files, which the server
+reads, as it measures all else.
 """
 
 import ast
@@ -12,9 +13,13 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import sys
 import traceback
+from _thread import start_new_thread
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypedDict
 
 _TEXT = 256 * 1024
@@ -25,7 +30,10 @@ class Order(TypedDict):
 
     folder: str
     """The session's."""
-    parent: int
+    has_mounts: bool
+    """Whether its data is mounted at /mnt/data."""
+    parent: int | None
+    """None: it is in a container of gVisor."""
     channel: int
     memory: int
     """Bytes of address space."""
@@ -39,7 +47,7 @@ class Order(TypedDict):
 def main(root: str) -> None:
     """Does what the order says. Cells: until standard input ends."""
     sys.path.insert(0, root)
-    from features.code.sandbox.walls import confine
+    from features.code.sandbox.walls import confine, mount_data, restrict_calls, unshare_files
 
     # Code may have modules of these names.
     sys.path.remove(root)
@@ -48,6 +56,8 @@ def main(root: str) -> None:
     cells = os.fdopen(os.dup(0), "rb", buffering=0)
     order: Order = json.loads(_line(cells))
     channel = order["channel"]
+    if channel == 1:
+        channel = os.dup(1)
     os.set_inheritable(channel, False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     folder = order["folder"]
@@ -60,23 +70,52 @@ def main(root: str) -> None:
         resource.RLIMIT_CORE: 0,
     }
     readable = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+    is_gvisor = order["parent"] is None
+    if order["has_mounts"] and not is_gvisor:
+        mount_data(folder)
     confine(folder, readable, limits, order["parent"])
-    os.chdir(f"{folder}/data")
+    os.chdir("/mnt/data" if order["has_mounts"] else f"{folder}/data")
     if order["command"] is not None:
+        restrict_calls(is_gvisor)
         _redirect(f"{folder}/out")
         os.write(channel, b"{}\n")
         shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
         os.execv(shell, [shell, "-c", order["command"]])  # noqa: S606 - this is its purpose
     sys.argv = [""]
     scope: dict[str, Any] = {"__name__": "__main__"}
-    results = os.fdopen(channel, "w")
-    print("{}", file=results, flush=True)
-    while line := _line(cells):
+    given, answers = _talk(cells, channel, lambda: restrict_calls(is_gvisor))
+    unshare_files()
+    restrict_calls(is_gvisor)
+    answers.put("{}")
+    while line := given.get():
         cell = json.loads(line)
         _reap()
         _redirect(f"{folder}/out")
         result = _run(cell["code"], scope) | {"nonce": cell["nonce"]}
-        print(json.dumps(result), file=results, flush=True)
+        if is_gvisor:
+            with contextlib.suppress(OSError):
+                os.kill(-1, signal.SIGKILL)
+        answers.put(json.dumps(result))
+
+
+def _talk(
+    cells: Any, channel: int, restrict_calls: Callable[[], None]
+) -> tuple["SimpleQueue[bytes]", "SimpleQueue[str]"]:
+    """Begins to read a cell after each answer, in a thread that modules of Python do not count
+    among those of the code."""
+    given: SimpleQueue[bytes] = SimpleQueue()
+    answers: SimpleQueue[str] = SimpleQueue()
+
+    def talk() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        restrict_calls()
+        results = os.fdopen(channel, "w", closefd=False)
+        while True:
+            print(answers.get(), file=results, flush=True)
+            given.put(_line(cells))
+
+    start_new_thread(talk, ())
+    return given, answers
 
 
 def _line(file: Any) -> bytes:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class Found:
     bytes: int = 0
     """What they take on the disk."""
     entries: int = 0
+    hidden: set[tuple[int, int]] = field(default_factory=set)
+    """Files that workers do not get to know of: time of the last change and inode."""
 
 
 def find_files(folder: Path, most: int) -> Found:
@@ -66,6 +69,8 @@ def _find(place: int, prefix: str, found: Found, most: int, depth: int) -> None:
                 _find_below(place, entry.name, prefix, found, most, depth)
             elif stat.S_ISREG(seen.st_mode) and _is_shown(prefix + entry.name):
                 found.files[prefix + entry.name] = (seen.st_ctime_ns, seen.st_size)
+            elif stat.S_ISREG(seen.st_mode):
+                found.hidden.add((seen.st_ctime_ns, seen.st_ino))
 
 
 def _find_below(place: int, name: str, prefix: str, found: Found, most: int, depth: int) -> None:
@@ -82,24 +87,38 @@ def _find_below(place: int, name: str, prefix: str, found: Found, most: int, dep
 
 
 def _is_shown(path: str) -> bool:
-    """Whether workers get to know of the file: a name that is no text cannot be in an answer."""
+    """Whether workers get to know of the file: a name that is no line of text cannot be in an
+    answer, in which each file has a line."""
     try:
-        return len(path.encode()) <= _PATH
+        return len(path.encode()) <= _PATH and path.splitlines() == [path]
     except UnicodeEncodeError:
         return False
 
 
-def removed_bytes(pids: Iterable[int]) -> int:
-    """What removed files take that processes still have open, as far as this process may see it."""
+def removed_bytes(pids: Iterable[int]) -> Counter[int]:
+    """What removed files take that processes still have open, as far as this process may see it:
+    device -> bytes. Files without a name from the beginning are of a device of their own."""
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         with suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - often, and many
-                with suppress(OSError):
-                    seen = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116
-                    if seen.st_nlink == 0 and stat.S_ISREG(seen.st_mode):
-                        sizes[seen.st_dev, seen.st_ino] = 512 * seen.st_blocks
-    return sum(sizes.values())
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - often, and many
+                sizes |= _removed_files(f"/proc/{pid}/task/{thread}/fd")
+    devices: Counter[int] = Counter()
+    for (device, _), size in sizes.items():
+        devices[device] += size
+    return devices
+
+
+def _removed_files(descriptors: str) -> dict[tuple[int, int], int]:
+    """Device and inode -> bytes. A thread may have a table of descriptors of its own."""
+    sizes: dict[tuple[int, int], int] = {}
+    with suppress(OSError):
+        for name in os.listdir(descriptors):  # noqa: PTH208 - often, and many
+            with suppress(OSError):
+                seen = os.stat(f"{descriptors}/{name}")  # noqa: PTH116
+                if seen.st_nlink == 0 and stat.S_ISREG(seen.st_mode):
+                    sizes[seen.st_dev, seen.st_ino] = 512 * seen.st_blocks
+    return sizes
 
 
 def remove(folder: Path) -> None:

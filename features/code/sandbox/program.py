@@ -1,4 +1,5 @@
 """A process of a session with all that it starts: one group of processes, which nothing can leave.
+With gVisor the group is `runsc`; the processes below it are of groups of their own.
 
 Its first process is waited for last, so that the group's number stays its own until all are killed.
 """
@@ -15,8 +16,9 @@ from pathlib import Path
 class Program:
     """A group of processes. `started`: its first process, the leader of a new session."""
 
-    def __init__(self, started: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, started: "subprocess.Popen[bytes]", *, is_gvisor: bool = False) -> None:
         self.pid = started.pid
+        self.is_gvisor = is_gvisor
         self._process = started
         self._cpu_ms = 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -52,18 +54,28 @@ class Program:
 
     def thaw(self) -> None:
         """Lets it go on."""
-        self._signal(signal.SIGCONT, -self.pid)
+        for target in self._targets():
+            self._signal(signal.SIGCONT, target)
 
     def freeze(self) -> None:
         """Stops all processes until `thaw`, and kills all but the first."""
-        self._signal(signal.SIGSTOP, -self.pid)
-        for pid in pids_of([self]):
+        for target in self._targets():
+            self._signal(signal.SIGSTOP, target)
+        for pid in [] if self.is_gvisor else pids_of([self]):
             if pid != self.pid:
                 self._signal(signal.SIGKILL, pid)
 
+    def _targets(self) -> list[int]:
+        if not self.is_gvisor:
+            return [-self.pid]
+        return [pid for pid in pids_of([self]) if not _serves_files(pid)]
+
     def cpu_ms(self) -> int:
         """CPU time that it has used."""
-        return _cpu_ms(pids_of([self])) if self.is_running else self._cpu_ms
+        if self.is_running:
+            # What processes have used that were lost since the last look stays counted.
+            self._cpu_ms = max(self._cpu_ms, _cpu_ms(pids_of([self])))
+        return self._cpu_ms
 
     def start_error(self) -> str:
         """What the first process has said before it read anything."""
@@ -78,7 +90,7 @@ class Program:
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._handle)
         os.close(self._handle)
-        self._cpu_ms = _cpu_ms(pids_of([self]))
+        self._cpu_ms = max(self._cpu_ms, _cpu_ms(pids_of([self])))
         self.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stderr):
@@ -90,15 +102,48 @@ class Program:
 
 def pids_of(programs: Collection[Program]) -> list[int]:
     """The processes of these groups."""
+    if any(each.is_gvisor for each in programs):
+        return _descendants({each.pid for each in programs})
     groups = {each.pid for each in programs}
     return [pid for pid, group in _processes() if group in groups] if groups else []
+
+
+def _descendants(found: set[int]) -> list[int]:
+    """These processes and all below them."""
+    parents: dict[int, int] = {}
+    for pid, _ in _processes():
+        with suppress(OSError, IndexError):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+            parents[pid] = int(stat.split()[1])
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found = found | more
+    return sorted(found)
+
+
+def _serves_files(pid: int) -> bool:
+    """Whether it is gVisor's process for files: it has nothing of its own to do, and must be able
+    to notice that the others have ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"runsc-gofer")
+    except OSError:
+        return True
 
 
 def takes_more(pids: list[int], most: int) -> bool:
     """Whether these processes have more than `most` bytes of memory that is not of files. What they
     share counts once, as far as this process may see it."""
     quick = sum(_fields(pid, "status", ("RssAnon", "RssShmem")) for pid in pids)
-    return quick > most and sum(map(_share, pids)) > most
+    return quick > most and memory_of(pids) > most
+
+
+def anonymous(pids: list[int]) -> int:
+    """Bytes of memory of these processes that is not of files, and not shared."""
+    return sum(_fields(pid, "status", ("RssAnon",)) for pid in pids)
+
+
+def memory_of(pids: list[int]) -> int:
+    """Bytes of memory of these processes that is not of files."""
+    return sum(map(_share, pids))
 
 
 def _share(pid: int) -> int:

@@ -3,9 +3,9 @@
 | request | answer |
 |---|---|
 | `GET /healthz` | `{}` |
-| `GET /status` | `{"sessions", "max_sessions"}` |
+| `GET /status` | `{"sessions", "max_sessions", "memory_bytes"}` |
 | `POST /sessions` | 201 `{"session"}`, an id that is never used again; 503: there is no room |
-| `GET`, `DELETE /sessions/{s}` | 404: it is lost |
+| `GET`, `DELETE /sessions/{s}` | what it uses; 404: it is lost |
 | `PUT`, `GET /sessions/{s}/files/{path}` | a file; 409: none; 413: no room |
 | `PUT /sessions/{s}/cells/{cell}` | runs it, once; 410: its result was acknowledged |
 | `GET /sessions/{s}/cells/{cell}?wait=20` | `{"state": "running"}`, or `done` with the `result` |
@@ -18,6 +18,7 @@ import itertools
 import os
 import re
 import secrets
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -70,6 +71,8 @@ class SandboxOptions:
     idle_time: float
     """Seconds without use after which a session ends."""
     limits: Limits
+    runner: str
+    """`kernel`, `runsc`, or `auto`: runsc where it works."""
 
 
 class Sandbox:
@@ -79,6 +82,8 @@ class Sandbox:
         self._options = options
         self._sessions: dict[str, Session] = {}
         self._uids = own_uids()
+        self._has_mounts = True
+        self._is_gvisor = False
 
     def app(self) -> web.Application:
         """The application, for aiohttp's runner."""
@@ -105,20 +110,43 @@ class Sandbox:
 
     async def check(self) -> None:
         """Raises Unusable if sessions cannot be confined here."""
+        if self._options.runner != "kernel":
+            self._uids, self._is_gvisor = itertools.repeat(None), True
+            if (failure := await self._failure()) is None:
+                logger.info("sandbox_walls", runner="runsc")
+                return
+            if self._options.runner == "runsc":
+                raise failure
+            if shutil.which("runsc") is not None:
+                logger.warning("runsc_does_not_work", error=str(failure)[-300:])
+            self._uids, self._is_gvisor = own_uids(), False
+        has_own_users = next(self._uids) is not None
+        modes = [(own, mounts) for own in {has_own_users, False} for mounts in (True, False)]
+        for own_users, has_mounts in sorted(modes, reverse=True):
+            self._uids = own_uids() if own_users else itertools.repeat(None)
+            self._has_mounts = has_mounts
+            if (failure := await self._failure()) is None:
+                walls = {"own_users": own_users, "mounts": has_mounts}
+                logger.info("sandbox_walls", runner="kernel", **walls)
+                return
+            if own_users and not has_mounts:
+                python = self._options.packages.python().resolve()
+                hint = f"each user must be able to run {python}"
+                error = str(failure)[-300:]
+                logger.warning("sessions_without_own_users", error=error, hint=hint)
+        assert failure is not None
+        raise failure
+
+    async def _failure(self) -> Unusable | None:
+        """Why a session does not start."""
         session = self._new_session(_Opening())
         try:
             await session.start()
         except Unusable as error:
-            if session.uid is None:
-                raise
-            # Python may be in a folder that only its own user can enter.
-            logger.warning("sessions_without_own_users", error=str(error)[-300:])
-            self._uids = itertools.repeat(None)
-            session.close()
-            session = self._new_session(_Opening())
-            await session.start()
+            return error
         finally:
             session.close()
+        return None
 
     async def _run(self, _: web.Application) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self._end_idle()), asyncio.create_task(self._reap())]
@@ -141,10 +169,12 @@ class Sandbox:
         """A full sandbox whose sessions are idle has room for one more, and is the last choice."""
         is_full = len(self._sessions) >= self._options.sessions
         gives_way = is_full and any(each.is_idle for each in self._sessions.values())
+        uses = await asyncio.to_thread(lambda: [each.use() for each in [*self._sessions.values()]])
         return web.json_response(
             {
                 "sessions": len(self._sessions) - gives_way,
                 "max_sessions": self._options.sessions,
+                "memory_bytes": sum(each["memory_bytes"] for each in uses),
             }
         )
 
@@ -170,7 +200,13 @@ class Sandbox:
             limits = replace(limits, memory=min(limits.memory, int(memory[:-1]) * _GIB))
         python = options.packages.python()
         session = Session(
-            self._free_folder(body.container), limits, str(python), next(self._uids), body.project
+            folder=self._free_folder(body.container),
+            limits=limits,
+            python=str(python),
+            uid=next(self._uids),
+            has_mounts=self._has_mounts,
+            is_gvisor=self._is_gvisor,
+            project=body.project,
         )
         session.make_folder(python.parent.parent / "share" / "session-home")
         return session
@@ -211,9 +247,10 @@ class Sandbox:
                 _reap_strangers({pid for each in self._sessions.values() for pid in each.leaders()})
 
     async def _show(self, request: web.Request) -> web.Response:
-        if self._session(request).is_over:
+        session = self._session(request)
+        if session.is_over:
             raise web.HTTPNotFound
-        return web.json_response({})
+        return web.json_response(await asyncio.to_thread(session.use))
 
     async def _close(self, request: web.Request) -> web.Response:
         self._session(request)

@@ -20,9 +20,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
-from features.code.sandbox.program import Program, pids_of, takes_more
+from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
 
 logger = structlog.get_logger()
 
@@ -37,6 +38,8 @@ _REPLY = 4 * 1024 * 1024
 _STRAY_LINES = 100
 _LIBRARIES = 512 * 1024 * 1024
 """Address space that Python and its libraries take without using it."""
+_GVISOR = 128 * 1024 * 1024
+"""Memory that gVisor takes for itself."""
 _PROCESSES = 64
 """Processes and threads of a session."""
 _SHARED_PROCESSES = 4096
@@ -62,6 +65,8 @@ class Limits:
     files: int
     wall_time: float
     """Seconds of one cell."""
+    cpu_time: float
+    """Seconds of CPU of one cell, of all its processes together."""
     output: int
     """Characters that are kept of a text that a cell prints."""
 
@@ -97,6 +102,10 @@ class Session:
     python: str
     uid: int | None
     """The user that it has alone; None: the sandbox's own."""
+    has_mounts: bool
+    """Whether its data is mounted at /mnt/data. If not, that name is replaced in code."""
+    is_gvisor: bool = False
+    """Whether its processes are in containers of gVisor."""
     project: str = ""
     results: dict[str, "asyncio.Task[dict[str, Any]]"] = field(default_factory=dict)
     """Those that nobody has acknowledged."""
@@ -112,6 +121,9 @@ class Session:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: str | None = None
     _stop_reason: str = ""
+    _other_cpu: int = 0
+    """Milliseconds of the running cell that are not those of its running processes: those of ended
+    commands, less what the processes had used before it."""
 
     @property
     def is_idle(self) -> bool:
@@ -166,6 +178,15 @@ class Session:
         """Starts Python. Raises Unusable."""
         self._python, self._replies = await self._started(None)
 
+    def use(self) -> dict[str, int]:
+        """What it uses now; disk as it was last looked at while a cell ran. Blocks."""
+        pids = pids_of(self._programs())
+        return {
+            "memory_bytes": self._gvisor_memory(pids) if self.is_gvisor else memory_of(pids),
+            "memory_limit_bytes": self.limits.memory,
+            "disk_bytes": self.used_disk,
+        }
+
     # --- processes ---
 
     async def _started(self, command: str | None) -> tuple[Program, asyncio.StreamReader]:
@@ -196,8 +217,9 @@ class Session:
     def _order(self, command: str | None, channel: int) -> Order:
         return {
             "folder": str(self.folder),
-            "parent": os.getpid(),
-            "channel": channel,
+            "has_mounts": self.has_mounts,
+            "parent": None if self.is_gvisor else os.getpid(),
+            "channel": 1 if self.is_gvisor else channel,
             "memory": self.limits.memory + _LIBRARIES,
             "file_bytes": self.limits.file_bytes,
             "processes": _PROCESSES if self.uid is not None else _SHARED_PROCESSES,
@@ -207,30 +229,38 @@ class Session:
 
     def _spawn(self, channel: int) -> Program:
         child = str(Path(__file__).parent / "child.py")
-        home = str(self.folder / "tmp")
+        arguments, env = ["-I", "-B", "-X", "utf8", child, str(ROOT)], self._environment()
+        command = [self.python, *arguments]
+        if self.is_gvisor:
+            command = gvisor.command(self.folder, self.python, arguments, env)
         return Program(
             subprocess.Popen(
-                [self.python, "-I", "-B", "-X", "utf8", child, str(ROOT)],
+                command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=channel if self.is_gvisor else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=(channel,),
+                pass_fds=() if self.is_gvisor else (channel,),
                 cwd=self.folder,
-                env={
-                    "HOME": home,
-                    "TMPDIR": home,
-                    "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
-                    "LANG": "C.UTF-8",
-                    "MPLBACKEND": "Agg",
-                    "OPENBLAS_NUM_THREADS": "2",
-                    "OMP_NUM_THREADS": "2",
-                },
+                env=env,
                 start_new_session=True,
                 user=self.uid,
                 group=self.uid,
                 extra_groups=None if self.uid is None else [],
-            )
+            ),
+            is_gvisor=self.is_gvisor,
         )
+
+    def _environment(self) -> dict[str, str]:
+        home = str(self.folder / "tmp")
+        return {
+            "HOME": home,
+            "TMPDIR": home,
+            "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "MPLBACKEND": "Agg",
+            "OPENBLAS_NUM_THREADS": "2",
+            "OMP_NUM_THREADS": "2",
+        }
 
     def leaders(self) -> list[int]:
         """The processes that it waits for itself."""
@@ -247,6 +277,7 @@ class Session:
             if cell in self.ended or self.is_over:
                 return self._result(_Reply(), [], None, Found())
             self._running, self._stop_reason = cell, ""
+            self._other_cpu = -sum(each.cpu_ms() for each in self._programs())
             logger.info("cell_begun", cell=cell)
             started_at = time.monotonic()
             watch = asyncio.create_task(self._watch())
@@ -329,6 +360,7 @@ class Session:
                 program.kill()
                 await program.ended()
             cpu += program.cpu_ms()
+            self._other_cpu += program.cpu_ms()
             most = min(body.max_output_length or self.limits.output, self.limits.output)
             texts = {name: self._printed(name, most) for name in ("stdout", "stderr")}
             outputs.append({**texts, "exit_code": None if self._stop_reason else code})
@@ -354,6 +386,7 @@ class Session:
                 if known.get(path) != after.files[path]
             ],
             "deleted": sorted(known.keys() - after.files.keys()),
+            "hidden": len(after.hidden - (before or after).hidden),
             "cpu_ms": 0,
             "wall_ms": 0,
         }
@@ -371,7 +404,7 @@ class Session:
         return self._outside(text.decode(errors="replace"))
 
     def _inside(self, text: str) -> str:
-        return text.replace("/mnt/data", str(self.data))
+        return text if self.has_mounts else text.replace("/mnt/data", str(self.data))
 
     def _outside(self, text: str) -> str:
         return text.replace(str(self.data), "/mnt/data").encode(errors="replace").decode()
@@ -395,7 +428,9 @@ class Session:
             now = time.monotonic()
             if now > deadline:
                 self._stop("timeout")
-            elif takes_more(pids, self.limits.memory):
+            elif self._cell_cpu() > self.limits.cpu_time:
+                self._stop("cpu")
+            elif self._takes_more_memory(pids):
                 self._stop("memory")
             elif len(pids) > _PROCESSES:
                 self._stop("processes")
@@ -404,8 +439,22 @@ class Session:
                     self._stop("disk")
                 next_scan = now + 10 * (time.monotonic() - now)
 
+    def _takes_more_memory(self, pids: list[int]) -> bool:
+        if self.is_gvisor:
+            return self._gvisor_memory(pids) > self.limits.memory + _GVISOR
+        return takes_more(pids, self.limits.memory)
+
+    def _gvisor_memory(self, pids: list[int]) -> int:
+        """gVisor's own, and that of the code: a file that never had a name."""
+        sizes = removed_bytes(pids)
+        return anonymous(pids) + sizes.total() - sizes[self.folder.stat().st_dev]
+
+    def _cell_cpu(self) -> float:
+        """Seconds."""
+        return (self._other_cpu + sum(each.cpu_ms() for each in self._programs())) / 1000
+
     def _is_disk_full(self, pids: list[int]) -> bool:
-        used = removed_bytes(pids)
+        used = removed_bytes(pids)[self.folder.stat().st_dev]
         try:
             for name in ("data", "tmp", "out"):
                 used += find_files(self.folder / name, self.limits.files).bytes
@@ -421,7 +470,7 @@ class Session:
         self._stop_reason = reason
         self.is_over = self.is_over or reason == "disk"
         cell, programs = self._running, self._programs()
-        is_late = reason in ("timeout", "interrupted")
+        is_late = reason in ("timeout", "cpu", "interrupted")
 
         def kill_if_running() -> None:
             if self._running == cell:

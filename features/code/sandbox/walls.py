@@ -151,26 +151,32 @@ _LOAD, _AND, _EQUAL, _ANY_BIT, _AT_LEAST, _END = 0x20, 0x54, 0x15, 0x45, 0x35, 0
 _ALLOW, _REFUSE, _IGNORE, _UNKNOWN_CALL = 0x7FFF0000, 0x00050001, 0x00050000, 0x00050026
 _X32 = 0x40000000
 _STREAM = 1
+_NEW_MOUNTS, _NEW_USERS, _BIND = 0x20000, 0x10000000, 4096
+_CLOSE_RANGE, _OWN_FILES = 436, 2
 
 _EXECUTE, _WRITE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _DEVICES_AND_SOCKETS = 1 << 6 | 1 << 9 | 1 << 11
 _TRUNCATE, _USE_DEVICE = 1 << 14, 1 << 15
 _ON_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _USE_DEVICE
 """Rights that a rule of one file may have."""
-_SYSTEM = (
+SYSTEM = (
     *("/bin", "/sbin", "/lib", "/lib64", "/usr"),
     *("/etc/ld.so.cache", "/etc/fonts", "/etc/localtime", "/etc/alternatives", "/etc/mime.types"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 
 
-def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], parent: int) -> None:
+def confine(
+    folder: str, readable: tuple[str, ...], limits: dict[int, int], parent: int | None
+) -> None:
     """Confines this process. `folder`: the session's, with `data`, `tmp` and `out`. `readable`:
-    folders of Python. `limits`: of `resource`. Raises OSError if the kernel lacks Landlock or
-    seccomp, or refuses them."""
-    prctl(1, signal.SIGKILL)  # it dies with its parent
-    if os.getppid() != parent:
-        raise SystemExit("the sandbox has already ended")
+    folders of Python. `limits`: of `resource`. `parent`: the sandbox, with which it ends; None: it
+    is in a container of gVisor, which has no Landlock and other files only. Raises OSError if the
+    kernel lacks Landlock or seccomp, or refuses them. `restrict_calls` must follow."""
+    if parent is not None:
+        prctl(1, signal.SIGKILL)  # it dies with its parent
+        if os.getppid() != parent:
+            raise SystemExit("the sandbox has already ended")
     os.nice(5)
     for kind, limit in limits.items():
         resource.setrlimit(kind, (limit, limit))
@@ -178,8 +184,8 @@ def confine(folder: str, readable: tuple[str, ...], limits: dict[int, int], pare
         file.write("1000")
     _drop_capabilities()
     prctl(38, 1)  # no new privileges: setuid programs give none
-    _restrict_files(folder, readable)
-    _restrict_calls()
+    if parent is not None:
+        _restrict_files(folder, readable)
 
 
 def _drop_capabilities() -> None:
@@ -199,7 +205,7 @@ def _restrict_files(folder: str, readable: tuple[str, ...]) -> None:
     fields = [rights, *([0b11] if known >= 4 else []), *([0b11] if known >= 6 else [])]
     attributes = ctypes.create_string_buffer(struct.pack(f"={len(fields)}Q", *fields))
     rules = call(444, ctypes.addressof(attributes), 8 * len(fields), 0)
-    for path in (*_SYSTEM, *readable):
+    for path in (*SYSTEM, *readable):
         _allow(rules, path, _READ_FILE | _READ_FOLDER | _EXECUTE)
     for path in _DEVICES:
         _allow(rules, path, _READ_FILE | _WRITE)
@@ -223,13 +229,44 @@ def _allow(rules: int, path: str, rights: int) -> None:
     os.close(place)
 
 
-def _restrict_calls() -> None:
+def mount_data(folder: str) -> None:
+    """Gives this process mounts of its own, in which /mnt/data is the session's. Raises OSError if
+    the kernel or a container's rules refuse it to users without privileges."""
+    user, group = os.getuid(), os.getgid()
+    column, _ = _MACHINES[os.uname().machine]
+    call((272, 97)[column], _NEW_USERS | _NEW_MOUNTS)
+    for name, line in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - it is no path of ours
+            file.write(line)
+    if not os.path.isdir("/mnt/data"):  # noqa: PTH112 - few imports
+        _mount("tmpfs", "/mnt", "tmpfs", 0)
+        os.mkdir("/mnt/data")  # noqa: PTH102 - few imports
+    _mount(f"{folder}/data", "/mnt/data", "", _BIND)
+
+
+def unshare_files() -> None:
+    """Gives this thread a table of open files of its own, with the standard ones only."""
+    call(_CLOSE_RANGE, 3, 0x7FFFFFFF, _OWN_FILES)
+
+
+def _mount(source: str, target: str, kind: str, flags: int) -> None:
+    column, _ = _MACHINES[os.uname().machine]
+    texts = [ctypes.create_string_buffer(each.encode()) for each in (source, target, kind)]
+    call((165, 40)[column], *map(ctypes.addressof, texts), flags, 0)
+
+
+def restrict_calls(is_gvisor: bool) -> None:
+    """Refuses system calls to this thread, and to all threads and processes that it starts."""
     column, machine = _MACHINES[os.uname().machine]
     known = version()
     refused = {
         **_REFUSED,
-        **(_WITHOUT_SIGNAL_SCOPE if known < 6 else {}),
-        **(_WITHOUT_TRUNCATE if known < 3 else {}),
+        **(_WITHOUT_SIGNAL_SCOPE if known < 6 and not is_gvisor else {}),
+        **(_WITHOUT_TRUNCATE if known < 3 and not is_gvisor else {}),
     }
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine), (_END, 0, 0, _REFUSE), (_LOAD, 0, 0, 0)]
     if column == 0:

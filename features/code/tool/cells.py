@@ -146,4 +146,9 @@ class Cells:
                 break
         if (rest := len(result["changed"]) - _MAX_FILES) > 0:
             notes.append(f"Note: {rest} more changed files are not kept: put them in one archive.")
+        if hidden := result.get("hidden"):
+            notes.append(
+                f"Note: {hidden} changed files are not kept: a name must be text without line "
+                "breaks, of at most 1000 bytes with its folders. Rename them."
+            )
         return files, notes

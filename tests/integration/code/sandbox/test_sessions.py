@@ -64,6 +64,18 @@ async def _megabytes(count: int) -> AsyncIterator[bytes]:
         yield bytes(1 << 20)
 
 
+@pytest.mark.parametrize("sandbox", ["no capability", "own users"], indirect=True, scope="session")
+async def test_the_folder_is_at_mnt_data_however_its_name_is_made(session: Session) -> None:
+    code = """
+import os, pathlib
+name = pathlib.Path("/") / "mnt" / "data" / "a.txt"
+name.write_text(os.getcwd())
+"""
+    result = await session.python(code)
+    assert [each["path"] for each in result["changed"]] == ["a.txt"], result
+    assert (await session.shell("d=data; cat /mnt/$d/a.txt; ls /mnt"))[0]["stdout"] == "/mnt/data"
+
+
 @ONE_MODE
 async def test_a_cell_runs_once_and_its_result_waits_for_an_acknowledgement(
     session: Session,
@@ -119,7 +131,8 @@ async def test_a_full_sandbox_ends_the_idle_session_of_who_has_most(tmp_path: Pa
         one = await opened("one")
         many = [await opened("many"), await opened("many")]
         status = {"sessions": 2, "max_sessions": 3}
-        assert await sandbox.call("GET", "/status") == status
+        found = await sandbox.call("GET", "/status")
+        assert {name: found[name] for name in status} == status
         new = await opened("new")
         assert await sandbox.call("GET", many[0]) == 404
         for each in (one, many[1], new):

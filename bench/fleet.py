@@ -24,9 +24,11 @@ from uuid import UUID
 import orjson
 import psycopg
 import uvloop
+from redis.asyncio import Redis
 
 from bench.bodies import body
 from bench.cpu import CpuMeter
+from bench.fleet_counters import count_servers, seconds_until_noticed
 from bench.fleet_members import FleetWorker
 from bench.paced_upstream import model
 from cli.database.migrate import migrate
@@ -38,6 +40,7 @@ from models.config.settings import Settings
 from models.config.upstream import UpstreamSettings
 from models.db.queries.api_keys import ApiKey
 from models.ids import response_id
+from models.redis.client import redis_client
 from web.http.body import JsonBody
 from web.responses.create import CreateOptions
 from web.state import AppState
@@ -59,6 +62,9 @@ class Fleet:
     workers: list[FleetWorker]
     key: ApiKey
     database: psycopg.AsyncConnection[Any]
+    redis: Redis
+    addresses: tuple[str, str]
+    """of PostgreSQL and Redis"""
     pids: dict[str, int]
 
     def meter(self) -> CpuMeter:
@@ -107,8 +113,12 @@ async def _fleet(folder: Path, webs: int, workers: int, streams: int) -> AsyncIt
             redis_url=valkey.url,
             upstream=UpstreamSettings(base_url="http://127.0.0.1:1/v1"),
         )
+        addresses = (str(postgres.url), str(valkey.url))
         pids = {"Postgres": postgres.pid, "Redis": valkey.pid, "simulation": os.getpid()}
-        fleet = Fleet([], [], ApiKey(UUID(int=0), row[0], "default", "", b""), database, pids)
+        key = ApiKey(UUID(int=0), row[0], "default", "", b"")
+        redis = redis_client(settings, "fleet-counters")
+        stack.push_async_callback(redis.aclose)
+        fleet = Fleet([], [], key, database, redis, addresses, pids)
         stack.push_async_callback(_stop, fleet)
         await _start(fleet, settings, webs, workers, streams)
         yield fleet
@@ -268,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         help="responses before the first measurement: each session of Postgres prepares "
         "a statement when it is sent for the sixth time",
     )
+    add("--idle", action="store_true", help="only what processes cost that do nothing")
     add("--streamed", type=float, default=0.5, help="share of short responses that are streamed")
     add("--poll-interval", type=float, default=1.0, help="seconds between two polls of the others")
     return parser
@@ -280,6 +291,9 @@ def _numbers(text: str) -> list[int]:
 async def _run(folder: Path, options: argparse.Namespace) -> None:
     print(f"{options.workers} workers and {options.webs} web processes")
     async with _fleet(folder, options.webs, options.workers, options.slots) as fleet:
+        if options.idle:
+            await _idle(fleet, options.seconds)
+            return
         mix = Mix(model(options.deltas), options.streamed, options.poll_interval)
         rate = options.rates[-1] / 2
         await Clients(fleet, mix).run(rate, options.warm_up / rate)
@@ -291,17 +305,19 @@ async def _run(folder: Path, options: argparse.Namespace) -> None:
 
 
 async def _idle(fleet: Fleet, seconds: float) -> Cost:
-    statements = "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database"
-    before = await fleet.count(statements)
+    before = await count_servers(fleet.database, fleet.redis)
     cost = await _measure(fleet, asyncio.sleep(seconds))
-    # Sessions report their counts about once a second.
-    transactions = (await fleet.count(statements) - before) / seconds
+    counts = (await count_servers(fleet.database, fleet.redis)).since(before, seconds)
+    deaths = await seconds_until_noticed(fleet.addresses, fleet.database)
     connections = await fleet.count(
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
     )
     _print(
         "idle",
-        f"{transactions:.0f} transactions/s, {connections} connections",
+        f"{counts.transactions:.0f} transactions/s, {counts.flushes:.1f} flushes/s, "
+        f"{counts.wal_bytes / 1024:.0f} KiB/s of WAL, {counts.multixacts:.1f} multixacts/s, "
+        f"{connections} connections, {counts.commands:.0f} commands/s of Redis; a death is noticed "
+        f"after {statistics.median(deaths):.1f} s, {max(deaths):.1f} s at most",
         {name: f"{used * 1000:.1f} ms/s" for name, used in cost.a_second().items()},
     )
     return cost

@@ -29,6 +29,7 @@ from redis.asyncio import Redis
 from bench.bodies import body
 from bench.cpu import CpuMeter
 from bench.fleet_counters import count_servers, seconds_until_noticed
+from bench.fleet_light import LightProcess
 from bench.fleet_members import FleetWorker
 from bench.paced_upstream import model
 from cli.database.migrate import migrate
@@ -85,9 +86,11 @@ class Fleet:
 
 
 @asynccontextmanager
-async def _fleet(folder: Path, webs: int, workers: int, streams: int) -> AsyncIterator[Fleet]:
+async def _fleet(
+    folder: Path, webs: int, workers: int, streams: int, light: int = 0
+) -> AsyncIterator[Fleet]:
     password = secrets.token_hex(16)
-    connections = 12 * webs + 14 * workers + _CONNECTIONS
+    connections = 12 * webs + 14 * workers + 3 * light + _CONNECTIONS
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(
             Postgres(
@@ -121,6 +124,10 @@ async def _fleet(folder: Path, webs: int, workers: int, streams: int) -> AsyncIt
         fleet = Fleet([], [], key, database, redis, addresses, pids)
         stack.push_async_callback(_stop, fleet)
         await _start(fleet, settings, webs, workers, streams)
+        for process in [LightProcess(settings) for _ in range(light)]:
+            await process.start()
+            stack.push_async_callback(process.stop)
+        await asyncio.sleep(_WARM_UP)
         yield fleet
 
 
@@ -140,7 +147,6 @@ async def _start(fleet: Fleet, settings: Settings, webs: int, workers: int, stre
     await asyncio.gather(
         *(start_web() for _ in range(webs)), *(start_worker() for _ in range(workers))
     )
-    await asyncio.sleep(_WARM_UP)
 
 
 async def _stop(fleet: Fleet) -> None:
@@ -278,6 +284,7 @@ def _parser() -> argparse.ArgumentParser:
         help="responses before the first measurement: each session of Postgres prepares "
         "a statement when it is sent for the sixth time",
     )
+    add("--light", type=int, default=0, help="processes that do nothing, by their statements alone")
     add("--idle", action="store_true", help="only what processes cost that do nothing")
     add("--streamed", type=float, default=0.5, help="share of short responses that are streamed")
     add("--poll-interval", type=float, default=1.0, help="seconds between two polls of the others")
@@ -289,8 +296,8 @@ def _numbers(text: str) -> list[int]:
 
 
 async def _run(folder: Path, options: argparse.Namespace) -> None:
-    print(f"{options.workers} workers and {options.webs} web processes")
-    async with _fleet(folder, options.webs, options.workers, options.slots) as fleet:
+    print(f"{options.workers} workers, {options.webs} web processes, {options.light} light ones")
+    async with _fleet(folder, options.webs, options.workers, options.slots, options.light) as fleet:
         if options.idle:
             await _idle(fleet, options.seconds)
             return

@@ -22,6 +22,7 @@ from models.db.queries.api_keys import ApiKey
 from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
+from models.freed_memory import MemoryTrimmer
 from models.ids import response_id
 from models.ownership.lease import Lease
 from models.ownership.watch import Watch, enqueue_waiting
@@ -46,7 +47,6 @@ from web.http.open_requests import OpenRequests
 from web.idempotency.answers import Answers, CreateAnswer
 from web.idempotency.creates import Creates
 from web.idempotency.keys import JoinResponse, sdk_key
-from web.memory import MemoryTrimmer
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse
 from web.responses.insert import InsertResponse, UnclearCreates

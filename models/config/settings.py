@@ -120,6 +120,10 @@ class FileBackedSettings(BaseSettings):
         return init_settings, env_settings, ConfigFileSource(settings_cls)
 
 
+def _addresses(value: SecretStr) -> list[str]:
+    return [url.strip() for url in value.get_secret_value().split(",") if url.strip()]
+
+
 class Settings(FileBackedSettings):
     """Everything that an operator can set."""
 
@@ -136,6 +140,10 @@ class Settings(FileBackedSettings):
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
     """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one; it uses
     the variable only with `--redis-url`."""
+    event_redis_urls: SecretStr = SecretStr("")
+    """More Redis servers, separated by commas: each carries its share of the live events
+    (docs/scaling.md, "Where one Redis ends"). The same list, in the same order, for all
+    processes."""
     broker_url: SecretStr | None = None
     """A RabbitMQ (`amqp://…`, `amqps://…`) for the wake-ups of workers (docs/scaling.md)."""
     database_schema: SchemaName = DEFAULT_SCHEMA
@@ -225,6 +233,19 @@ class Settings(FileBackedSettings):
         require_redis_scheme(url)
         SentinelAddress.parse(url)
         return value
+
+    @field_validator("event_redis_urls")
+    @classmethod
+    def _check_event_servers(cls, value: SecretStr) -> SecretStr:
+        for url in _addresses(value):
+            require_redis_scheme(url)
+            SentinelAddress.parse(url)
+        return value
+
+    @property
+    def event_servers(self) -> tuple[str, ...]:
+        """The addresses of the Redis servers that carry events: `redis_url` first."""
+        return (self.redis_url.get_secret_value(), *_addresses(self.event_redis_urls))
 
     @field_validator("broker_url")
     @classmethod

@@ -18,6 +18,11 @@ def events(response_id: UUID) -> str:
     return f"events:{response_id.hex}"
 
 
+def event_server(channel: str, servers: int) -> int:
+    """Which of so many Redis servers has this channel of events."""
+    return int(channel[-8:], 16) % servers
+
+
 def control(worker_id: UUID) -> str:
     """The Redis channel of a worker's cancels: UUIDs of responses as 32 hex digits."""
     return f"control:{worker_id.hex}"

@@ -60,13 +60,16 @@ class _SentinelRedis(Redis):
             await pool.sentinel_manager.aclose()
 
 
-def redis_client(settings: Settings, name: str, timeout: float | None = REDIS_TIMEOUT) -> Redis:
-    """A client for `redis_url`, whose connects and commands fail after `timeout` seconds, without
-    retries. With None the caller limits its commands; a connect takes at most REDIS_TIMEOUT.
+def redis_client(
+    settings: Settings, name: str, timeout: float | None = REDIS_TIMEOUT, *, server: int = 0
+) -> Redis:
+    """A client for a server of `event_servers`, by default `redis_url`, whose connects and commands
+    fail after `timeout` seconds, without retries. With None the caller limits its commands; a
+    connect takes at most REDIS_TIMEOUT.
 
     `name` is the name of the connection in Redis.
     """
-    url = settings.redis_url.get_secret_value()
+    url = settings.event_servers[server]
     options: dict[str, Any] = {
         "client_name": name,
         "socket_timeout": timeout,

@@ -169,7 +169,8 @@ async def test_a_reader_that_connects_as_redis_stops_reads_the_log() -> None:
         database_url=cast("Any", "postgres://unused/none"), redis_url=cast("Any", "redis://unused")
     )
     bus = Bus(settings, new_uuid())
-    bus._connection = cast("Any", _ClosedConnection())
+    [server] = bus._servers
+    server._connection = cast("Any", _ClosedConnection())
     async with bus.subscribe(new_uuid()) as inbox:
         bus.wake_all()
         assert await inbox.next() is None

@@ -1,4 +1,4 @@
-"""The live bus: one Redis pub/sub connection of a web process, whose messages go to all readers.
+"""The live bus: a Redis pub/sub connection of a web process, whose messages go to all readers.
 
 The bus is only for speed. What it loses, a reader finds in the log (web/stream/polls.py).
 """
@@ -6,7 +6,7 @@ The bus is only for speed. What it loses, a reader finds in the log (web/stream/
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ import structlog
 
 from models.config.settings import Settings
 from models.db.queries.common import LogBlock
-from models.redis.channels import events, web_process
+from models.redis.channels import event_server, events, web_process
 from models.redis.client import REDIS_ERRORS, redis_client
 from models.redis.raw_connection import RawConnection, listen, pack, stay_connected, subscribe
 from web.stream.inboxes import Channel, EndInbox, Inbox, distribute
@@ -33,11 +33,79 @@ _UNSUBSCRIBE_DELAY = 0.1
 
 
 class Bus:
-    """The subscriptions of one web process."""
+    """The subscriptions of one web process. Each Redis server of events has its share of the
+    responses; the others do not notice when one is away."""
 
     def __init__(self, settings: Settings, lease_id: UUID) -> None:
+        count = len(settings.event_servers)
+        self._servers = [ServerBus(settings, lease_id, number) for number in range(count)]
+
+    @property
+    def healthy(self) -> bool:
+        """Each server answers."""
+        return all(server.healthy for server in self._servers)
+
+    @property
+    def readers(self) -> int:
+        """Number of inboxes: streams, and requests that wait for the end of a response."""
+        return sum(server.readers for server in self._servers)
+
+    def prepare(self, response_id: UUID) -> Channel:
+        """As `ServerBus.prepare`."""
+        return self._of(response_id).prepare(response_id)
+
+    def subscribe(
+        self, response_id: UUID, *, only_end: bool = False
+    ) -> AbstractAsyncContextManager[Inbox]:
+        """As `ServerBus.subscribe`."""
+        return self._of(response_id).subscribe(response_id, only_end=only_end)
+
+    def all_readers(self, *, unserved: bool = False) -> list[tuple[UUID, Inbox]]:
+        """The inboxes, each with the id of its response. `unserved`: only those whose server is
+        away."""
+        return [
+            reader
+            for server in self._servers
+            if not (unserved and server.healthy)
+            for reader in server.all_readers()
+        ]
+
+    @property
+    def unserved_responses(self) -> list[UUID]:
+        """The ids of the responses that have readers, and whose server is away."""
+        away = [server for server in self._servers if not server.healthy]
+        return [response for server in away for response in server.read_responses]
+
+    def wake_all(self, *, unserved: bool = False) -> None:
+        """Makes every reader read the log."""
+        for _, inbox in self.all_readers(unserved=unserved):
+            inbox.wake()
+
+    def deliver(self, response_id: UUID, block: LogBlock) -> None:
+        """Gives a block that did not come by the bus to the readers of its response."""
+        self._of(response_id).deliver(response_id, block)
+
+    async def run(self) -> None:
+        """Receives messages for ever; reconnects after errors."""
+        await asyncio.gather(*(server.run() for server in self._servers))
+
+    def drop_prepared(self) -> None:
+        """Removes prepared inboxes whose readers did not come in time."""
+        for server in self._servers:
+            server.drop_prepared()
+
+    def _of(self, response_id: UUID) -> "ServerBus":
+        return self._servers[event_server(events(response_id), len(self._servers))]
+
+
+class ServerBus:
+    """The subscriptions on one Redis server."""
+
+    def __init__(self, settings: Settings, lease_id: UUID, number: int) -> None:
+        """`number`: of the server in `event_servers`."""
         self._settings = settings
         self._lease_id = lease_id
+        self._number = number
         self._channels: dict[bytes, Channel] = {}
         self._prepared: deque[Channel] = deque()
         """Channels that were prepared, oldest first. Their readers may have come meanwhile."""
@@ -106,21 +174,17 @@ class Bus:
         """The ids of the responses that have readers."""
         return [channel.response_id for channel in self._channels.values()]
 
-    def wake_all(self) -> None:
-        """Makes every reader read the log."""
-        for _, inbox in self.all_readers():
-            inbox.wake()
-
     def deliver(self, response_id: UUID, block: LogBlock) -> None:
-        """Gives a block that did not come by the bus to the readers of its response."""
+        """As `Bus.deliver`."""
         channel = self._channels.get(events(response_id).encode())
         if channel is not None:
             for inbox in channel.inboxes:
                 inbox.put(block)
 
     async def run(self) -> None:
-        """Receives messages for ever; reconnects after errors."""
-        redis = redis_client(self._settings, f"web-{self._lease_id.hex}", timeout=None)
+        """As `Bus.run`."""
+        name = f"web-{self._lease_id.hex}"
+        redis = redis_client(self._settings, name, timeout=None, server=self._number)
         try:
             await stay_connected(redis, self._listen, "bus_disconnected", pause=_RECONNECT_DELAY)
         finally:
@@ -206,7 +270,7 @@ class Bus:
                 logger.info("bus_commands_failed", error=str(error))
 
     def drop_prepared(self) -> None:
-        """Removes prepared inboxes whose readers did not come in time."""
+        """As `Bus.drop_prepared`."""
         now = asyncio.get_running_loop().time()
         while self._prepared and self._prepared[0].prepared_until <= now:
             channel = self._prepared.popleft()

@@ -77,12 +77,12 @@ class LogPolls:
         while True:
             last: dict[UUID, int] = {}
             polls = 0
-            while not self._bus.healthy and self._bus.read_responses:
+            while self._bus.unserved_responses:
                 polls += 1
                 try:
                     await self._read_new_batches(last)
                     if polls % _POLLS_PER_LOOK == 0:
-                        await self._wake_moved(self._bus.all_readers())
+                        await self._wake_moved(self._bus.all_readers(unserved=True))
                 except DATABASE_UNAVAILABLE as error:
                     logger.warning("journal_poll_failed", error=str(error).strip())
                 await asyncio.sleep(_POLL_INTERVAL)
@@ -90,11 +90,11 @@ class LogPolls:
 
     async def _read_new_batches(self, last: dict[UUID, int]) -> None:
         """Delivers the workers' new journal batches; `last`: worker -> the last batch delivered."""
-        response_ids = self._bus.read_responses
+        response_ids = self._bus.unserved_responses
         for worker in await fetch(self._pool, OWNERS, {"ids": response_ids}):
             if worker not in last:
                 last[worker] = (await fetch(self._pool, LAST_BATCH, {"worker": worker}))[0]
-                self._bus.wake_all()
+                self._bus.wake_all(unserved=True)
                 continue
             new = {"worker": worker, "last": last[worker]}
             for batch in await fetch(self._pool, JOURNAL_BATCHES, new):

@@ -21,7 +21,7 @@ from worker import metrics
 from worker.log.batch_writer import BatchWriter, LargeFrames
 from worker.log.event_log import Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
-from worker.log.publisher import Publisher
+from worker.log.publisher import EventPublisher
 
 ResultT = TypeVar("ResultT")
 
@@ -38,7 +38,9 @@ _LARGE_OUTPUTS = 2
 class Journal:
     """Stores and publishes the event logs of one process. Everything runs in one event loop."""
 
-    def __init__(self, settings: Settings, lease: Lease, pool: Pool, publisher: Publisher) -> None:
+    def __init__(
+        self, settings: Settings, lease: Lease, pool: Pool, publisher: EventPublisher
+    ) -> None:
         self._publisher = publisher
         self._logs = OpenLogs(settings)
         self.flush_writer = FlushWriter(settings, lease, pool, self._logs)

@@ -1,9 +1,11 @@
 """Publishes stored frames to Redis. Nothing waits for Redis; readers can always read the log."""
 
 import asyncio
+from collections.abc import Sequence
 
 from redis.asyncio import Redis
 
+from models.redis.channels import event_server
 from models.redis.client import REDIS_TIMEOUT
 from models.redis.raw_connection import RawConnection, pack, stay_connected
 from models.tasks import IdleTimeout
@@ -68,3 +70,24 @@ class Publisher:
     def _drop(self) -> None:
         self._waiting.clear()
         self._bytes = 0
+
+
+class EventPublisher:
+    """Publishes to several Redis servers: each has the channels of its share of the responses."""
+
+    def __init__(self, servers: Sequence[Redis]) -> None:
+        """`servers`: in the order of the setting; the first one gets all other commands too."""
+        self._publishers = [Publisher(redis) for redis in servers]
+
+    def publish(self, channel: str, payload: bytes) -> None:
+        """As `Publisher.publish`."""
+        at = event_server(channel, len(self._publishers))
+        self._publishers[at].publish(channel, payload)
+
+    def send(self, command: bytes) -> None:
+        """As `Publisher.send`."""
+        self._publishers[0].send(command)
+
+    async def run(self) -> None:
+        """As `Publisher.run`."""
+        await asyncio.gather(*(publisher.run() for publisher in self._publishers))

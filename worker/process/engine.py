@@ -48,7 +48,7 @@ from worker.intake.intake import Intake
 from worker.intake.quarantine import SuspectGroup
 from worker.intake.sweeper import Sweeper
 from worker.log.journal import Journal
-from worker.log.publisher import Publisher
+from worker.log.publisher import EventPublisher
 from worker.outbound.download import FileMemory
 from worker.process.control import ControlListener, HandOver, RunComparison
 from worker.process.limits import MemoryBudget
@@ -73,7 +73,8 @@ class WorkerConnections:
     """The connections of the process, opened at its start and closed at its end."""
 
     pool: Pool
-    redis: Redis
+    event_servers: list[Redis]
+    """those that carry events; the first one is used for everything else too"""
     upstreams: Upstreams
     job_queue: JobQueue
     cache: AnswerCache
@@ -86,18 +87,27 @@ class WorkerConnections:
         await pool.open(wait=True)
         return cls(
             pool=pool,
-            redis=redis_client(settings, f"worker-{lease.id.hex}"),
+            event_servers=[
+                redis_client(settings, f"worker-{lease.id.hex}", server=number)
+                for number in range(len(settings.event_servers))
+            ],
             upstreams=Upstreams(settings, slots),
             job_queue=JobQueue(settings, metrics.ENQUEUES_DROPPED),
             cache=AnswerCache(settings, f"worker-cache-{lease.id.hex}"),
         )
+
+    @property
+    def redis(self) -> Redis:
+        """The server of `redis_url`."""
+        return self.event_servers[0]
 
     async def close(self) -> None:
         """Closes all of them."""
         await self.job_queue.close()
         await self.upstreams.close()
         await self.cache.close()
-        await self.redis.aclose()
+        for redis in self.event_servers:
+            await redis.aclose()
         await self.pool.close()
 
 
@@ -144,7 +154,7 @@ class Engine:
         connections = await WorkerConnections.open(settings, self._lease, capacity.slots)
         self._connections = connections
         pool = connections.pool
-        publisher = Publisher(connections.redis)
+        publisher = EventPublisher(connections.event_servers)
         journal = Journal(settings, self._lease, pool, publisher)
         self._ownership = Ownership(pool, self._lease, settings)
         suspects = SuspectGroup(settings, self._ownership, capacity.runs)
@@ -186,7 +196,7 @@ class Engine:
             "worker_ready", worker=str(self._lease.id), slots=capacity.slots, kind=self._lease.kind
         )
 
-    def _open_resources(self, journal: Journal, publisher: Publisher) -> Resources:
+    def _open_resources(self, journal: Journal, publisher: EventPublisher) -> Resources:
         settings, connections = self._settings, self._connections
         policies = ProjectPolicies(connections.pool, self._lease.access_revision)
         return Resources(

@@ -32,7 +32,7 @@ from models.secrets import Sealer
 from models.tasks import SideTasks
 from models.tracing.spans import Tracer
 from worker.log.journal import Journal
-from worker.log.publisher import Publisher
+from worker.log.publisher import EventPublisher
 from worker.outbound.download import FileMemory
 from worker.process.limits import MemoryBudget
 from worker.run.moderation import OpenModeration
@@ -49,7 +49,7 @@ class QuotaNotices:
         self,
         defaults: QuotaSettings,
         policies: ProjectPolicies,
-        publisher: Publisher,
+        publisher: EventPublisher,
         clock: DatabaseClock,
     ) -> None:
         self._limits = ProjectQuotaCache(defaults)

@@ -106,7 +106,7 @@ async def test_readers_read_the_log_after_the_bus_was_disconnected(bus: Bus, red
         [client] = [
             client
             for client in await redis.client_list()
-            if client["name"] == f"web-{bus._lease_id.hex}"
+            if client["name"] == f"web-{bus._servers[0]._lease_id.hex}"
         ]
         await redis.client_kill(client["addr"])
         async with asyncio.timeout(10):

@@ -27,7 +27,7 @@ from web.stream.inboxes import Inbox, distribute
 from web.stream.reader import DONE, EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
-from worker.log.publisher import Publisher
+from worker.log.publisher import EventPublisher
 from worker.run.attempt import Attempt
 from worker.run.attempt_writer import AttemptWriter
 from worker.run.end_state import (
@@ -57,7 +57,7 @@ class WorkerExited(Exception):
     """The process ended itself because the database has declared it dead."""
 
 
-class LossyPublisher(Publisher):
+class LossyPublisher(EventPublisher):
     """Keeps what a worker publishes until the test delivers or drops each message."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ call gets a new one, on the sandbox with the most room, with the files that the 
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,7 @@ from features.code.tool.client import (
     SandboxUnavailable,
     SessionLost,
 )
+from models.load.fair_queue import FairQueue
 from worker.tools.provider import ToolCallError
 
 logger = structlog.get_logger()
@@ -29,6 +31,9 @@ logger = structlog.get_logger()
 _WAIT = 20.0
 """Seconds that a call waits for room on a sandbox."""
 _PAUSE = 0.5
+_OPENED_TOGETHER = 4
+"""Sessions that a worker opens at a time. One project has at most three of them: it does not get all
+room of full sandboxes."""
 _TRIES = 3
 """Looks at a sandbox that does not answer, before its sessions count as lost."""
 
@@ -48,6 +53,8 @@ class Sessions:
     def __init__(self, containers: ContainerStore, sandboxes: Sandboxes) -> None:
         self._containers = containers
         self._sandboxes = sandboxes
+        self._turns = FairQueue(_OPENED_TOGETHER)
+        """Held while a session is opened, or room for one is waited for."""
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, container: Container) -> OpenSession:
@@ -107,20 +114,30 @@ class Sessions:
         return place
 
     async def _new_session(self, container: Container) -> Place:
-        """Opens a session on the sandbox with the most room; waits a while if all are full."""
-        deadline = time.monotonic() + _WAIT
-        while True:
-            free = await self._free_sessions()
-            for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
-                try:
-                    return await self._sandboxes.open(sandbox, _session_request(container))
-                except (SandboxFull, SessionLost):
-                    continue
-                except SandboxUnavailable as error:
-                    logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
-            if time.monotonic() > deadline:
-                raise ToolCallError(_FULL if free else _AWAY)
-            await asyncio.sleep(_PAUSE)
+        """Opens a session on the sandbox with the most room. If all are full, projects wait a while
+        in turn for the room that is next."""
+        place, answer = None, _FULL
+        try:
+            async with asyncio.timeout(_WAIT), self._turns.permit(container.project_id):
+                while True:
+                    free = await self._free_sessions()
+                    if (place := await self._try_to_open(container, free)) is not None:
+                        return place
+                    answer = _FULL if free else _AWAY
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            raise ToolCallError(answer) from None
+
+    async def _try_to_open(self, container: Container, free: Mapping[str, int]) -> Place | None:
+        """A new session; None if no sandbox has room now. `free`: as `_free_sessions` returns."""
+        for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
+            try:
+                return await self._sandboxes.open(sandbox, _session_request(container))
+            except (SandboxFull, SessionLost):
+                continue
+            except SandboxUnavailable as error:
+                logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
+        return None
 
     async def _free_sessions(self) -> dict[str, int]:
         """Sandbox -> how many more sessions it can hold. Those that do not answer are left out."""

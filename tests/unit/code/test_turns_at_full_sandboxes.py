@@ -1,0 +1,59 @@
+"""Room on full sandboxes goes to the projects in turn."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from features.code.tool import sessions as module
+from features.code.tool.client import Place, SandboxFull
+from features.code.tool.sessions import Sessions
+from models.ids import new_uuid
+
+GREEDY, OTHER = UUID(int=1), UUID(int=2)
+
+
+class FullSandbox:
+    """A sandbox with no room but that which the test makes."""
+
+    urls = ("sandbox",)
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.opened: list[str] = []
+
+    async def free_sessions(self, _sandbox: str) -> int:
+        return self.room
+
+    async def open(self, sandbox: str, request: dict[str, Any]) -> Place:
+        if not self.room:
+            raise SandboxFull("full")
+        self.room -= 1
+        self.opened.append(request["project"])
+        return Place(sandbox, "session")
+
+
+async def test_a_project_with_many_calls_does_not_get_all_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.001)
+    sandbox = FullSandbox()
+    opening = Sessions(cast("Any", None), cast("Any", sandbox))
+
+    def call(project: UUID) -> asyncio.Task[Place]:
+        container = SimpleNamespace(id=new_uuid(), project_id=project, memory_limit="1g")
+        return asyncio.create_task(opening._new_session(cast("Any", container)))
+
+    calls = [call(GREEDY) for _ in range(12)]
+    await asyncio.sleep(0.01)
+    calls.append(call(OTHER))
+    for _ in calls:
+        sandbox.room = 1
+        while sandbox.room:  # noqa: ASYNC110 - the sessions look by themselves
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*calls)
+    assert Counter(sandbox.opened) == {GREEDY.hex: 12, OTHER.hex: 1}
+    assert OTHER.hex in sandbox.opened[:5]

@@ -32,8 +32,8 @@ _WAIT = 20.0
 """Seconds that a call waits for room on a sandbox."""
 _PAUSE = 0.5
 _OPENED_TOGETHER = 4
-"""Sessions that a worker opens at a time. One project has at most three of them: it does not get all
-room of full sandboxes."""
+"""Sessions that a worker opens at a time. One project has at most three of them: it does not get
+all room of full sandboxes."""
 _TRIES = 3
 """Looks at a sandbox that does not answer, before its sessions count as lost."""
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import aiohttp
 
+from models.config.dialect import PATHS
 from models.config.groups import LimitSettings
 from models.config.upstream_access import CREDENTIAL_STATUSES, credential_message, excerpt
 from models.errors import (
@@ -47,7 +48,8 @@ CONNECTION_ERRORS = (
     OSError,
 )
 """What a call of an upstream raises when it fails."""
-_PATHS = ("/responses", "/messages", "/embeddings")
+_PATHS = (*PATHS.values(), "/embeddings", "/rerank", "/moderations", "/completions")
+"""What a message may say of the address that was called: the rest may have secrets."""
 
 
 def failure_of_connection(error: Exception) -> UpstreamFailed:
@@ -194,7 +196,7 @@ def _message(asked: str, status: int, words: str) -> str:
     if status in CREDENTIAL_STATUSES:
         return credential_message(words)
     if status in _NOT_FOUND_STATUSES:
-        path = next((each for each in _PATHS if asked.endswith(each)), "/chat/completions")
+        path = next((each for each in _PATHS if asked.endswith(each)), "this path")
         not_found = (
             f"The upstream has nothing at {path} (HTTP {status}): "
             "its 'base_url' or its 'api' may be wrong."

@@ -23,7 +23,7 @@ from worker.metrics import UPSTREAM_TURNS
 from worker.run.context import RunContext
 from worker.run.failover import first_answer, note_failure
 from worker.run.model_metrics import CallObservation, note_unknown_content
-from worker.run.moderation import CONTENT_FILTER, GatedCall, OutputFlagged
+from worker.run.moderation import CONTENT_FILTER, GatedCall, NotJudged, OutputFlagged
 from worker.run.reasoning_summary import ReasoningSummaries, SummaryCaller
 from worker.run.sealing import content_tagger, origin_sealer, reasoning_sealer, unseal_reasoning
 from worker.run.spans import error_type, start_call_span
@@ -119,6 +119,9 @@ class ModelCaller:
         span = self._turn_span = self._context.span.start(name, {"backburner.turn": self._number})
         try:
             return await self._call_candidates(model_input, visible=visible)
+        except NotJudged as error:
+            span.fail(error_type(error.failure))
+            raise error.failure from error
         except BaseException as error:
             span.fail(error_type(error))
             raise

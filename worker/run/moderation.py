@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from models.errors import RunError
 from models.wire.events import Item
 from worker.run.attempt import Attempt
 from worker.translation.turn import Turn
@@ -21,6 +22,15 @@ class OutputFlagged(Exception):
     def __init__(self, usage: dict[str, Any] | None) -> None:
         super().__init__()
         self.usage = usage
+
+
+class NotJudged(Exception):
+    """A gate could not judge. `failure`: why. The upstream of the turn has not failed: its circuit
+    does not count this, and no other upstream is tried."""
+
+    def __init__(self, failure: RunError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 class Gate(Protocol):
@@ -67,11 +77,18 @@ class GatedCall:
         return self._call.done_seen
 
     async def chunks(self) -> AsyncGenerator[Sequence[StreamEvent]]:
-        """What has passed. Raises OutputFlagged, and what the call raises."""
+        """What has passed. Raises OutputFlagged, NotJudged, and what the call raises."""
         async with aclosing(self._call.chunks()) as reads:
             async for chunks in reads:
-                yield await self._gate.release(chunks)
-        yield await self._gate.finish(done_seen=self.done_seen)
+                yield await _judged(self._gate.release(chunks))
+        yield await _judged(self._gate.finish(done_seen=self.done_seen))
+
+
+async def _judged(passed: Awaitable[Sequence[StreamEvent]]) -> Sequence[StreamEvent]:
+    try:
+        return await passed
+    except RunError as failure:
+        raise NotJudged(failure) from failure
 
 
 @dataclass(frozen=True, slots=True)

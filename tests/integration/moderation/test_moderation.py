@@ -207,6 +207,24 @@ async def test_without_a_result_nothing_passes_that_was_to_be_blocked(
     assert len(fake.requests_for(model)) == 1
 
 
+async def test_a_guard_that_fails_is_no_failure_of_the_models_upstream(
+    api: Api, fake: FakeUpstream
+) -> None:
+    """Five failures in a row would open its circuit."""
+
+    def fails_at_output(request: UpstreamRequest) -> Script:
+        is_input = request.body["input"] == "Hi."
+        return [status(200, judged("")) if is_input else status(500)]
+
+    fake.decide("half", fails_at_output)
+    model = fake.script(reply("Hello."))
+    body = {"model": model, "input": "Hi.", "moderation": wanted() | {"model": "half"}}
+    for _ in range(6):
+        assert (await api.call("POST", "/responses", body)).status == 502
+    assert (await api.create(model))["status"] == "completed"
+    assert len(fake.requests_for(model)) == 7
+
+
 async def test_leaner_answers_are_understood(api: Api, fake: FakeUpstream) -> None:
     fake.decide(
         "lean",

@@ -148,14 +148,15 @@ class RequestValidation:
             if tool["type"] != IMAGE_GENERATION:
                 continue
             where = f"tools[{index}]"
-            if "model" in tool:
-                if not self.upstreams_of(key, tool["model"]):
-                    raise InvalidRequest(
-                        f"The image model '{shorten(tool['model'])}' does not exist.",
-                        param=f"{where}.model",
-                        code="model_not_found",
-                    )
-                require_model(key, tool["model"])
+            if "model" in tool and not self.upstreams_of(key, tool["model"]):
+                raise InvalidRequest(
+                    f"The image model '{shorten(tool['model'])}' does not exist.",
+                    param=f"{where}.model",
+                    code="model_not_found",
+                )
+            model = tool.get("model", self._settings.images.model)
+            if model is not None:
+                require_model(key, model)
             mask = tool.get("input_image_mask", {})
             if "file_id" in mask:
                 await self._input_files.check_image(

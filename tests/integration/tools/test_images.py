@@ -10,6 +10,7 @@ import openai
 import psycopg
 import pytest
 
+from models.keys import KeyGrant
 from tests.conftest import PrivateStack
 from tests.support import keys
 from tests.support.api import JSON, Api, Stream, decode, until
@@ -126,6 +127,20 @@ async def test_the_official_client_gets_an_image_with_the_options_of_its_tool(
     assert json.loads(arguments) == {"prompt": "A revised cat", "action": "generate"}
     assert "the user sees it" in second.messages[-1]["content"]
     assert b64(png()) not in second.body_text
+
+
+async def test_a_key_with_a_list_of_models_needs_the_image_model_in_it(
+    tool_stack: Stack, fake: FakeUpstream
+) -> None:
+    """Also the server's own, which the request does not name."""
+    fake.decide(IMAGE_MODEL, lambda _: image(png()))
+    for models, status in ((("painting-text",), 403), (("painting-text", IMAGE_MODEL), 200)):
+        fake.script(painting(), reply("Done"), name="painting-text")
+        grant = KeyGrant(allowed_models=models)
+        key = keys.create(tool_stack.dsn, "default", grant=grant)
+        body = {"model": "painting-text", "input": "A cat", "tools": [{"type": "image_generation"}]}
+        answer = await tool_stack.api(key=key).call("POST", "/responses", body)
+        assert answer.status == status, answer.raw
 
 
 async def test_polls_of_a_response_that_runs_do_not_repeat_its_images(

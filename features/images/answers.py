@@ -77,6 +77,9 @@ def decoded(data: str, max_bytes: int) -> bytes:
     """The image in base64 or a data URL. Raises NoImage if it is none, or is too large."""
     if data.startswith("data:"):
         data = data.partition(",")[2]
+    # Some encoders divide lines, or leave the padding out.
+    data = "".join(data.split())
+    data += "=" * (-len(data) % 4)
     if len(data) // 4 * 3 > max_bytes + 3:
         raise too_large(max_bytes)
     try:

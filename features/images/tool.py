@@ -77,7 +77,6 @@ class ImageMaker:
 class ImageGeneration:
     """Makes the images of one response. Without a model in the settings it offers no function."""
 
-    time: float | None = None
     in_order = False
 
     def __init__(self, maker: ImageMaker, tool: Mapping[str, Any], context: ToolContext) -> None:
@@ -87,6 +86,7 @@ class ImageGeneration:
         self._context = context
         self._project = context.project
         self._max_bytes = maker.settings.bytes
+        self.time: float | None = maker.settings.time.total_seconds()
         self._editable: list[Source] = []
         files = project_files(maker.resources.pool, maker.resources.storage, context.project)
         self._inputs = InputImages(maker.settings, context.egress, files)

@@ -285,6 +285,8 @@ class ImageSettings(Group):
     """Largest image that is made or edited."""
     inputs: int = Field(default=16, ge=1)
     """Most images of one edit; the newest ones."""
+    time: Duration = timedelta(minutes=10)
+    """Longest time of one call. Engines on small machines need minutes."""
 
 
 class CompactionSettings(Group):

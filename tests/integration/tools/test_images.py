@@ -273,6 +273,7 @@ BLOCKED = {
         (answered({"data": [{"b64_json": b64(png(0, 3000))}]}), None, "larger than"),
         (answered(b"x" * 3_000_000), None, "larger than"),
         (answered({"data": []}), None, "no image"),
+        (answered({"data": [], **BLOCKED}), "moderation_blocked", "rejected by the safety system"),
         (answered({"data": [{"url": "http://169.254.169.254/a.png"}]}), None, "downloaded"),
         (answered(b"<html>Bad gateway</html>", 502), None, "Bad gateway"),
         (drop(), None, "may or may not have been made"),
@@ -298,6 +299,11 @@ def events(*values: JSON) -> Script:
     return [raw(f"data: {json.dumps(value)}\n\n".encode()) for value in values]
 
 
+def divided(content: bytes) -> str:
+    """Base64 in lines, as some encoders write it."""
+    return base64.encodebytes(content).decode()
+
+
 PARTIAL = {"type": "image_generation.partial_image", "b64_json": b64(png(1))}
 LAST = {"type": "image_edit.completed", "b64_json": b64(png(2))}
 FAULT = {"error": {"message": "Blocked.", "code": "moderation_blocked"}}
@@ -310,6 +316,7 @@ FAULT = {"error": {"message": "Blocked.", "code": "moderation_blocked"}}
         (events({"b64_json": b64(png(1)), "partial_image_index": 0}, LAST), 1, None),
         (events(LAST, FAULT), 0, None),
         (image(png(2)), 0, None),
+        ([answered({"data": [{"b64_json": divided(png(2)).rstrip("=\n")}]})], 0, None),
         (events(PARTIAL, FAULT), 1, "Blocked."),
         (events({"type": "error", **FAULT}), 0, "Blocked."),
         (events(PARTIAL), 1, "no image"),

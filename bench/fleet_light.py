@@ -59,6 +59,7 @@ class LightProcess:
     async def _renew(self) -> None:
         sent = time.monotonic()
         values = {"me": self._id, "lease": self._settings.lease.duration, **self._lookout.look()}
+        values["takes_seat"] = False
         [renewed] = await fetch(self._pool, leases.RENEW, values)
         self._lookout.see(renewed, sent)
 

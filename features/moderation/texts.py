@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.wire.events import Event, Item, ItemAdded, ItemDone
+from models.wire.events import AnnotationAdded, Event, Item, ItemAdded, ItemDone
 
 _NO_TEXT = frozenset(
     (
@@ -75,6 +75,8 @@ class EventTexts:
             if isinstance(event, ItemDone) and event.item["id"] not in self._has_deltas:
                 yield "\n".join(("", *texts_of(event.item)))
             return
+        if isinstance(event, AnnotationAdded):
+            yield "\n".join(("", *texts_of(event.annotation), ""))
         delta, item_id = getattr(event, "delta", None), getattr(event, "item_id", "")
         if isinstance(delta, str):
             if item_id != self._last:

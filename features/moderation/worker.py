@@ -34,6 +34,8 @@ _PATH = "/moderations"
 _UNAVAILABLE = "moderation_unavailable"
 _PASSED = 20_000
 """Items that a process remembers, with one result for each call."""
+_TEXTS = ("message", "reasoning")
+"""Types of items whose text is in events as soon as it has come."""
 _NOT_MADE = failed("not_moderated", "The response ended before its output was moderated.")
 
 
@@ -245,6 +247,8 @@ class TurnGate:
         """What was written since the last call, and the end of what has passed: words may be
         divided."""
         self._since = 0.0
+        self._has_hidden = False
+        """Something was written that no event has shown: the rest passes at the end, as a whole."""
 
     async def release(self, chunks: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
         if not self._held:
@@ -252,10 +256,16 @@ class TurnGate:
         self._held += chunks
         try:
             for chunk in chunks:
-                self._text += self._texts.of(self._shadow.feed(chunk))
+                weight, events = self._shadow.weight, self._shadow.feed(chunk)
+                self._text += self._texts.of(events)
+                # Arguments of some calls are in no event before they are complete.
+                self._has_hidden |= not events and self._shadow.weight > weight
         except RunError:
             # The turn itself raises it for the same chunk.
+            self._text += self._calls()
             return await self._release_all()
+        if self._has_hidden:
+            return ()
         is_due = time.monotonic() - self._since >= self._settings.hold.total_seconds()
         if len(self._text) >= self._settings.window or is_due:
             return await self._release_all()
@@ -263,7 +273,13 @@ class TurnGate:
 
     async def finish(self, *, done_seen: bool) -> Sequence[StreamEvent]:
         self._text += self._texts.of(self._shadow.finish(done_seen=done_seen))
+        self._text += self._calls()
         return await self._release_all()
+
+    def _calls(self) -> str:
+        """The text of all items but messages and reasoning, whose text is in events."""
+        items = [item for item in self._shadow.output if item["type"] not in _TEXTS]
+        return "\n".join(("", *texts_of(items))) if items else ""
 
     async def _release_all(self) -> Sequence[StreamEvent]:
         if self._text.strip():

@@ -38,8 +38,8 @@ seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a un
 separated by commas in the environment. No process starts with an unknown variable that begins \
 with `BACKBURNER_`; the message has the nearest known name.
 
-In brackets are the default, if there is one, and what else it can be. [limits.md](limits.md) \
-says what happens at the limits.
+In brackets are the default and what else a setting can be; without a default it is unset. \
+[limits.md](limits.md) says what happens at the limits.
 """
 _UPSTREAMS = """\
 `[upstream]` is the upstream named `default`; `[upstreams.NAME]` with the same keys is the \
@@ -147,15 +147,17 @@ def _fields(
 def _value(info: FieldInfo) -> str:
     """In brackets the default, and what is not plain from it: the unit, or the other values."""
     default, unit = _default(info), _unit(info)
-    parts = [] if default == "none" else [default]
-    if unit not in ("text", _values(bool)) and (not parts or unit in ("tokens", "characters")):
-        parts.append(unit)
-    else:
-        others = [value for value in unit.split(", ") if value.startswith("`") and value != default]
+    is_unset = default == "none"
+    parts = [] if is_unset else [default]
+    if "`" in unit:
+        others = [value for value in unit.split(", ") if value != default]
         parts += others if unit != _values(bool) else []
+    elif unit != "text" and (is_unset or unit in ("tokens", "characters")):
+        parts.append(unit)
     if len(parts) > _MOST_VALUES:
         parts[_MOST_VALUES:] = ["…"]
-    return f" ({', '.join(parts)})" if parts else ""
+    text = ", ".join(parts)
+    return f" ({'unset, or ' if is_unset and '`' in unit else ''}{text})" if parts else ""
 
 
 def _unit(info: FieldInfo) -> str:

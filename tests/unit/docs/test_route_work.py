@@ -16,8 +16,8 @@ from models.config.settings import Settings
 from web.app import create_app
 
 PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
-_ROUTE = re.compile(r"`([A-Z/]+|\*) ((?:…)?[^`\s]+)`")
-"""`GET/POST …/files` is two routes."""
+_ROUTE = re.compile(r"(?:([A-Z/]+) )?`((?:…|/)[^`\s]*)`")
+"""GET/POST `…/files` is two routes; without a method, that of the route before holds."""
 _LIGHT = """
 GET/POST /v1/conversations/{}
 DELETE /v1/conversations/{}/items/{}
@@ -77,9 +77,10 @@ def _entries() -> list[str]:
 
 def _listed() -> Iterator[str]:
     for entry in _entries():
-        routes = _ROUTE.findall(entry)
-        for below in ("…", *_BELOW.findall(entry)):
-            for methods, path in routes:
+        methods = ""
+        for named, path in _ROUTE.findall(_BELOW.sub("", entry)):
+            methods = named or methods
+            for below in ("…", *_BELOW.findall(entry)):
                 for method in methods.split("/"):
                     yield f"{method} {path.replace('…', below, 1).replace('…', '/v1')}"
 
@@ -133,4 +134,4 @@ def test_the_list_has_each_route_once() -> None:
 
 
 def test_each_entry_has_the_work_and_its_bound() -> None:
-    assert all(re.fullmatch(r"- `.+`.*?: .+; .+", entry) for entry in _entries())
+    assert all(re.fullmatch(r"- [A-Z/]+ `.+`.*?: .+; .+", entry) for entry in _entries())

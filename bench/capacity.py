@@ -15,7 +15,7 @@ from cli import ROOT
 PAGE = ROOT / "docs" / "scaling.md"
 SIZES = (100, 1_000, 10_000, 100_000)
 """Concurrent responses."""
-_INPUT = re.compile(r"^- `(\w+)`: ([\d.]+) ", re.MULTILINE)
+_INPUT = re.compile(r"^- `(\w+)`: ([\d.]+),? ", re.MULTILINE)
 _COMPUTED = re.compile(r"(?<=<!-- computed -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _DAY = 86_400
 _GIB, _MIB, _KIB = 2**30, 2**20, 2**10

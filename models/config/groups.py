@@ -96,7 +96,7 @@ class LimitSettings(Group):
 
 
 class CacheSettings(Group):
-    """The answer cache: stored answers for requests that ask for it (docs/cache.md)."""
+    """The answer cache: stored answers for equal requests (docs/cache.md)."""
 
     ttl: Duration = timedelta(hours=1)
     """How long an answer is kept for `cache: true`."""

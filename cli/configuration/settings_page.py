@@ -27,31 +27,29 @@ _HEAD = """\
 <!-- Made by `./dev run config settings > docs/settings.md`; change models/config instead. -->
 # Settings
 
-For operators. Each setting has an environment variable and a key in `backburner.toml`; the \
-variable overrides the key. The key is the variable in small letters: \
-`BACKBURNER_WEB__POOL_SIZE` is `pool_size` in the table `[web]`. \
-[upstreams.md](upstreams.md#the-file) explains the file. `backburner config check` shows what is \
-set and where.
+Each setting has an environment variable and a key in `backburner.toml` \
+([the file](upstreams.md#the-file)); the variable overrides the key. \
+`BACKBURNER_WEB__POOL_SIZE` is `pool_size` in the table `[web]`. `backburner config check` shows \
+what is set and where. A change takes effect when the process starts again.
 
 A duration is a number with a unit (`500ms`, `90s`, `15m`, `2h`, `3d`, `1h30m`), a number of \
 seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a unit (`512KiB`, \
 `64MiB`, `1GiB`; `KB`, `MB` and `GB` are powers of 1000), or a number of bytes. Lists are \
-separated by commas in the environment. A change takes effect when the process starts again.
+separated by commas in the environment. No process starts with an unknown variable that begins \
+with `BACKBURNER_`; the message has the nearest known name.
 
-The second column has the default; what else a setting can be is in brackets.
-
-No process starts with an unknown variable that begins with `BACKBURNER_`; the message has the \
-nearest known name.
+Behind each variable is its default, and in brackets what else it can be. [limits.md](limits.md) \
+says what happens at the limits.
 """
 _UPSTREAMS = """\
-The table `[upstream]` is the upstream named `default`. A table `[upstreams.NAME]` with the same \
-keys is the upstream NAME; its variables are `BACKBURNER_UPSTREAMS__NAME__…`.
+`[upstream]` is the upstream named `default`; `[upstreams.NAME]` with the same keys is the \
+upstream NAME, its variables `BACKBURNER_UPSTREAMS__NAME__…`.
 """
 _UP = """
 ## Only for `up`
 
-`BACKBURNER_CONFIG` is the path of the file, for all processes; empty means no file. Without it, \
-`backburner.toml` in the working directory is read.
+`BACKBURNER_CONFIG` is the path of the file, for all processes; empty: no file. Default: \
+`backburner.toml` in the working directory.
 """
 _OTHERS = """
 ## Variables of other programs
@@ -59,14 +57,13 @@ _OTHERS = """
 These begin with `BACKBURNER_` too, and are ignored, as are those that Kubernetes makes for its \
 Services (`BACKBURNER_WEB_PORT=tcp://…`, `…_SERVICE_HOST`).
 """
-_COLUMNS = "| variable | default | meaning |\n|---|---|---|"
 
 
 def settings_page() -> str:
     """The page, as Markdown."""
     groups = {name: _group_of(info) for name, info in Settings.model_fields.items()}
     single = [name for name, group in groups.items() if group is None]
-    parts = [_HEAD, "## Without a table\n", _table(Settings, single, ())]
+    parts = [_HEAD, "## Without a table\n", _list(Settings, single, ())]
     for name, group in groups.items():
         if group is None:
             continue
@@ -74,9 +71,9 @@ def settings_page() -> str:
         if group is UpstreamSettings:
             parts.append(_UPSTREAMS)
         fields = [key for key in group.model_fields if (name, key) != ("upstream", "name")]
-        parts.append(_table(group, fields, (name,)))
+        parts.append(_list(group, fields, (name,)))
     only_up = [name for name in StackSettings.model_fields if name not in Settings.model_fields]
-    parts += [_UP, _table(StackSettings, only_up, ()), _OTHERS]
+    parts += [_UP, _list(StackSettings, only_up, ()), _OTHERS]
     for program in dict.fromkeys(FOREIGN_VARIABLES.values()):
         names = [f"`{name}`" for name, owner in FOREIGN_VARIABLES.items() if owner == program]
         parts.append(f"- {program}: {', '.join(names)}")
@@ -113,17 +110,12 @@ def _first_paragraph(group: type[BaseModel]) -> str:
     return re.sub(r"docs/(\w+\.md)", r"[\1](\1)", text) + "\n"
 
 
-def _table(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> str:
+def _list(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> str:
     texts = meanings(group)
-    rows = [
-        (
-            f"`{_variable((*table, name))}`",
-            _value(group.model_fields[name]),
-            texts[name].replace("|", "\\|"),
-        )
+    return "\n".join(
+        f"- `{_variable((*table, name))}`: {_value(group.model_fields[name])}. {texts[name]}"
         for name in names
-    ]
-    return "\n".join([_COLUMNS, *(f"| {' | '.join(row)} |" for row in rows)])
+    )
 
 
 def _variable(place: tuple[str, ...]) -> str:

@@ -2,9 +2,8 @@
 preset name what each vendor or server needs.
 
 The settings (models/config/upstream.py) and the translation of requests (worker/translation) share
-the types. To add a vendor, add one entry to PRESETS and its row in docs/upstreams.md, which a test
-compares. An entry contains only what documentation or public reports show; the comment says which
-ones.
+the types. To add a vendor, add one entry to PRESETS and its name to docs/upstreams.md. An entry
+contains only what documentation or public reports show; the comment says which ones.
 """
 
 from collections.abc import Mapping

@@ -28,23 +28,23 @@ class ConsoleSettings(Group):
     """The console ([console.md](console.md))."""
 
     operator_token: Secret = None
-    """The token of an operator, at least 16 characters. Without this, the next one and
-    `user_header`, only a loopback address has the console."""
+    """The token of operators, at least 16 characters. Without any token or `user_header`, only a
+    loopback address has the console."""
     read_only_token: Secret = None
-    """The token of a user who only looks, at least 16 characters."""
+    """The token of users who only look, at least 16 characters."""
     session_time: Duration = Field(default=timedelta(hours=12))
     """How long a login is valid."""
     path_prefix: str = ""
-    """The path, such as `/backburner`, that a proxy removes from the requests."""
+    """The path, such as `/backburner`, that a proxy removes from requests."""
     user_header: str = ""
     """The header in which a proxy names the user, such as `X-Forwarded-User`. Needs
     `trusted_proxies`."""
     groups_header: str = ""
     """The header with the user's groups, separated by commas."""
     operator_groups: TextList = ()
-    """Groups whose members are operators. `*`: every user."""
+    """Groups of operators. `*`: every user."""
     read_only_groups: TextList = ()
-    """Groups whose members only look. `*`: every user."""
+    """Groups that only look. `*`: every user."""
     trusted_proxies: TextList = ()
     """Networks (CIDR) of the proxies whose `user_header` is believed."""
 
@@ -96,11 +96,11 @@ class SearchSettings(Group):
     """How operators find responses ([console.md](console.md#finding-a-response))."""
 
     text: bool = True
-    """Whether they find responses by words of input and output; `text_search` in the policy of a
-    project overrides it. If it becomes false, the stored words are deleted."""
+    """Operators find responses by words of input and output; `text_search` in a policy overrides
+    it. If it becomes false, the stored words are deleted."""
     characters: int = Field(default=4096, ge=100, le=65536)
-    """Characters of the input, the newest items first, and as many of the output whose words are
-    stored, for responses that end from now on."""
+    """Characters of the input, newest items first, and of the output whose words are stored when a
+    response ends."""
 
 
 class ExtractionSettings(Group):
@@ -111,11 +111,11 @@ class ExtractionSettings(Group):
     cpu_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
     """Longest CPU time of the process."""
     time: Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
-    """Longest time that a worker waits for the process."""
+    """Longest time of the process."""
     text: Bytes = Field(default=32 * 1024 * 1024, ge=1)
     """Most text of a file, in UTF-8."""
     unpacked: Bytes = Field(default=256 * 1024 * 1024, ge=1)
-    """Most bytes of an Office file when it is unpacked, without its pictures."""
+    """Most bytes of an unpacked Office file, without its pictures."""
 
 
 Language = Literal[
@@ -156,8 +156,8 @@ class RetrievalSettings(Group):
     """Vector stores (docs/vector-stores.md)."""
 
     embedding_model: str | None = Field(default=None, min_length=1)
-    """The model that makes embeddings. A store keeps its model. Unset: new stores are searched by
-    words alone."""
+    """The model for embeddings; a store keeps its own. Unset: new stores are searched by words
+    alone."""
     dimensions: int | None = Field(default=None, ge=1, le=4000)
     """Dimensions of embeddings, at most 4000. Unset: as many as the model has."""
     embedding_batch: int = Field(default=64, ge=1, le=2048)
@@ -173,13 +173,13 @@ class RetrievalSettings(Group):
     files: int = Field(default=10_000, ge=1)
     """Most files of one store."""
     index_from: int = Field(default=50_000, ge=1)
-    """Chunks from which on a store gets an HNSW index."""
+    """Chunks from which a store gets an HNSW index."""
     index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
     """PostgreSQL's memory for that (docs/vector-stores.md)."""
     ingests: int = Field(default=2, ge=1)
-    """Files that one worker ingests at a time, beside two for projects without one."""
+    """Files that one worker ingests at a time, and two more for projects without one."""
     ingest_time: Duration = timedelta(days=1)
-    """A file fails if no upstream has made its embeddings for so long."""
+    """A file fails if no upstream makes its embeddings for so long."""
 
 
 _BUCKET = r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}"
@@ -205,7 +205,7 @@ class S3Settings(Group):
     secret_key: Secret = None
     """Its secret."""
     timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
-    """Longest wait for an answer, and for its next bytes; a request is tried three times."""
+    """Longest wait for an answer and its next bytes; a request is tried three times."""
 
     @field_validator("bucket")
     @classmethod
@@ -250,8 +250,8 @@ class FileSettings(Group):
     """Files (docs/files.md)."""
 
     folder: Path | None = None
-    """The folder, the same for all processes. `up` uses `files` in its data folder. Unset, and no
-    `s3.bucket`: no files are stored."""
+    """The folder, the same for all processes. Unset, without `s3.bucket`: no files are stored. `up`
+    uses `files` in its data folder."""
     bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
     """Largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
@@ -292,9 +292,9 @@ class ScheduleSettings(Group):
     late: Duration = Field(default=timedelta(minutes=1), ge=timedelta(seconds=1))
     """A slot is missed if no web process has worked on it for so long."""
     catch_up: int = Field(default=100, ge=1, le=1000)
-    """Most slots that `missed: run_all` runs after a pause or an outage, the newest ones."""
+    """Most slots that `missed: run_all` runs after a pause or outage, the newest."""
     retention: Duration = timedelta(days=30)
-    """How long runs are listed, and how long a schedule is after its last slot."""
+    """How long runs are listed, and a schedule after its last slot."""
 
 
 class SteeringSettings(Group):
@@ -310,9 +310,9 @@ class ModerationSettings(Group):
     """Moderation by a route of `/v1/moderations` ([moderation.md](moderation.md))."""
 
     window: Annotated[Characters, Field(ge=1)] = 500
-    """Text of a model that is held back, before it is judged and sent on."""
+    """Text of a model that is held back until it is judged."""
     hold: Duration = timedelta(seconds=2)
-    """Age from which less text is judged, with the next piece that arrives."""
+    """Age from which less text is judged, with the next piece."""
     characters: Annotated[Characters, Field(ge=100)] = 8_000
     """Most text of one call; more is divided."""
     time: Duration = timedelta(seconds=30)
@@ -325,13 +325,13 @@ class CodeSettings(Group):
     sandboxes: TextList = ()
     """Base URLs of the sandboxes, such as `http://sandbox-0:8600`. Empty: no code is run."""
     token: SecretStr = SecretStr("")
-    """What workers show to sandboxes, at least 16 characters."""
+    """The workers' token for sandboxes, at least 16 characters."""
     wall_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
     """Longest time of one call of code."""
     idle_time: Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
-    """After so long without use a container expires, unless a client wants less."""
+    """A container expires after so long without use, unless a client names less."""
     memory_limit: Literal["1g", "4g", "16g", "64g"] = "1g"
-    """Largest `memory_limit` that a client may name: sandboxes must be run with as much."""
+    """Largest `memory_limit` of a client: sandboxes must be run with as much."""
     file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
     """Largest file that code leaves in a container and that is kept."""
 

@@ -28,13 +28,13 @@ class LeaseSettings(Group):
     """When a process counts as dead."""
 
     duration: Duration = timedelta(seconds=10)
-    """How long a lease is valid after a heartbeat; at least three times `lease.beat`."""
+    """Validity of a lease after a heartbeat; at least three times `lease.beat`."""
     beat: Duration = timedelta(milliseconds=500)
     """Time between two heartbeats."""
     caution: Duration = timedelta(seconds=6)
     """A worker starts no turn when its last renewal is older."""
     observe: Duration = timedelta(seconds=5)
-    """A process is dead when its expired lease was seen for this long."""
+    """A process is dead when its expired lease was seen for so long."""
     sweep: Duration = timedelta(seconds=2)
     """Time between two sweeps of a worker."""
     enqueue_interval: Duration = timedelta(seconds=5)
@@ -55,13 +55,12 @@ class LineSettings(Group):
     (docs/projects.md, "Turns"; docs/background.md, "Windows")."""
 
     flex_wait: Duration = timedelta(minutes=10)
-    """How long `service_tier: flex` waits behind all others; then it counts as `default`."""
+    """How long `service_tier: flex` waits behind all others."""
     window_margin: float = Field(default=0.5, ge=1 / 3, le=1)
-    """The share of a completion window, also that of a batch, in which a response that still waits
-    counts as `default`. At least a third: so the order of the windows is that of their ends."""
+    """The share of a completion window that is left when a waiting response counts as `default`; at
+    least a third, which keeps windows in the order of their ends."""
     continuation_lead: Annotated[Duration, Field(le=timedelta(hours=1))] = timedelta(minutes=10)
-    """A follow-up with a `continuation_id` waits as if it had come so much earlier. 0: as all
-    others."""
+    """A follow-up with a `continuation_id` waits as if it had come so much earlier."""
 
 
 class LimitSettings(Group):
@@ -76,9 +75,9 @@ class LimitSettings(Group):
     wall_clock: Duration = timedelta(hours=24)
     """Longest time from the first claim of a response to its end."""
     queue_wait: Duration = timedelta(hours=24)
-    """Longest time that a response waits for its first claim."""
+    """Longest wait of a response for its first claim."""
     waiting_chain: int = Field(default=1000, ge=1, le=5000)
-    """Most responses in a row of which each waits for the end of the one before."""
+    """Most responses in a row that each wait for the one before."""
     turns: int = 128
     """Most turns of one response."""
     body: Bytes = 64 * 1024 * 1024
@@ -89,11 +88,11 @@ class LimitSettings(Group):
     """Largest history with its input; each JSON value counts 32 bytes more. A worker needs five
     times as much memory."""
     values: int = Field(default=800_000, ge=1000)
-    """Most JSON values in a request body; a list or object counts as four."""
+    """Most JSON values in a body; a list or object counts as four."""
     output: Bytes = 16 * 1024 * 1024
-    """Most text of one turn. A worker needs about 20 times as much memory at its end."""
+    """Most text of one turn. A worker needs about 20 times as much memory."""
     response_output: Bytes = 32 * 1024 * 1024
-    """Most output of all turns, with the results of tools, counted as `limits.history`."""
+    """Most output of all turns, with results of tools, counted as `limits.history`."""
 
 
 class CacheSettings(Group):
@@ -102,9 +101,9 @@ class CacheSettings(Group):
     ttl: Duration = timedelta(hours=1)
     """How long an answer is kept for `cache: true`."""
     longest_ttl: Duration = timedelta(days=1)
-    """Longest time that a request may ask for."""
+    """Longest `ttl` of a request."""
     value_bytes: Bytes = 1024 * 1024
-    """Largest answer that is stored, after sealing and base64."""
+    """Largest stored answer, after sealing and base64."""
     project_bytes: Bytes = 32 * 1024 * 1024
     """Most bytes of one project's cached answers."""
     project_answers: int = Field(default=10_000, ge=1)
@@ -144,7 +143,7 @@ class QuotaSettings(Group):
     file_bytes: Bytes | None = Field(default=None, ge=0)
     """Bytes of stored files."""
     batches: int | None = Field(default=200, ge=0)
-    """Batches that have not ended, or failed within the last hour."""
+    """Batches that have not ended, or failed within an hour."""
     vector_stores: int | None = Field(default=None, ge=0)
     """Vector stores that have not expired."""
     vector_bytes: Bytes | None = Field(default=None, ge=0)
@@ -152,32 +151,32 @@ class QuotaSettings(Group):
     code_sessions: int | None = Field(default=None, ge=0)
     """Sessions of [containers](code.md) at the same time."""
     code_memory_bytes: Bytes | None = Field(default=None, ge=0)
-    """Memory that these sessions may use together: the sum of their limits."""
+    """Sum of the memory limits of these sessions."""
     code_seconds_per_day: int | None = Field(default=None, ge=0)
-    """CPU seconds of code in one day in UTC."""
+    """CPU seconds of code of a day in UTC."""
     tokens_per_day: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens of one day in UTC."""
+    """Input and output tokens of a day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens of one calendar month in UTC."""
+    """Input and output tokens of a calendar month in UTC."""
 
 
 class WorkerSettings(Group):
     """The workers."""
 
     grace: Duration = timedelta(seconds=2)
-    """How long responses may still end after SIGTERM before they are handed over."""
+    """How long responses may still end after SIGTERM, before they are handed over."""
     call_grace: Duration = timedelta(seconds=10)
     """The same for a response with a tool call that must not run twice."""
     flush_interval: Duration = timedelta(seconds=1)
     """Time between two flushes of a response's events."""
     flush_bytes: Bytes = 64 * 1024
-    """They are flushed earlier when they reach this size."""
+    """Size at which they are flushed earlier."""
     journal_gap: Duration = timedelta(milliseconds=5)
     """Shortest time between two writes to the journal; under load up to five times."""
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = Field(default=8, ge=1)
-    """Database connections; one project uses two thirds of them at most."""
+    """Database connections; one project uses at most two thirds."""
     memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
     """Most memory of one worker; from three quarters on it claims nothing. Unset: 80 % of the
     container's limit, else half of the machine's."""
@@ -209,12 +208,12 @@ class ToolSettings(Group):
     images: Bytes = 8 * 1024 * 1024
     """Most images of one result, as base64."""
     parallel: int = 16
-    """Tool calls of one turn that run at the same time."""
+    """Tool calls of one turn at the same time."""
     calls: int = 128
     """Tool calls of one turn that are run."""
     defer_beyond: int = Field(default=0, ge=0)
-    """Functions and MCP tools of a request beyond which all of them are loaded on demand, by a tool
-    search. 0: only what clients mark."""
+    """More functions and MCP tools than this are loaded on demand, by a tool search. 0: only what
+    clients mark."""
 
 
 class McpSettings(Group):
@@ -260,8 +259,8 @@ class WebSearchSettings(Group):
     answer_bytes: Bytes = 4 * 1024 * 1024
     """Largest reply."""
     omit: bool = False
-    """Without a provider: leaves a `web_search` with `external_web_access` (Codex) out of the
-    request. `up` switches this on."""
+    """Without a provider: leaves out a `web_search` with `external_web_access` (Codex). On in
+    `up`."""
 
     @model_validator(mode="after")
     def _check_provider(self) -> Self:
@@ -279,8 +278,8 @@ class ImageSettings(Group):
     """The model that makes images, by a route of `/v1/images/*`. Unset: only native upstreams have
     the tool."""
     response_format: Annotated[Literal["b64_json"] | None, EMPTY_IS_UNSET] = None
-    """Sent to the model's upstream. Some engines answer only with an address without it; OpenAI's
-    models refuse it."""
+    """Sent to the model's upstream, for engines that otherwise answer only with an address;
+    OpenAI's models refuse it."""
     bytes: Bytes = Field(default=12 * 1024 * 1024, ge=1)
     """Largest image that is made or edited."""
     inputs: int = Field(default=16, ge=1)
@@ -293,7 +292,7 @@ class CompactionSettings(Group):
     """Compaction: a summary that replaces a long history (docs/state.md)."""
 
     threshold: Annotated[Tokens, Field(ge=1000)] = 100_000
-    """Context size from which `context_management` compacts, unless the client names one."""
+    """Context from which `context_management` compacts, unless the client names one."""
     user_messages: Annotated[Characters, Field(ge=0)] = 80_000
     """Text of user messages that is kept, the newest first."""
     calls: int = Field(default=64, ge=1)

@@ -51,7 +51,7 @@ class PriceSettings(Group):
     it."""
 
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{1,12}$")] = "USD"
-    """The name of the currency of all prices. Nothing is converted."""
+    """The currency of all prices. Nothing is converted."""
     models: ModelPrices = {}
     """Prices by model name or pattern."""
     flex: Factor = Decimal(1)

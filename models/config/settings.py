@@ -136,23 +136,22 @@ class Settings(FileBackedSettings):
     )
 
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
-    """The PostgreSQL database. `up` starts one; it uses the variable only with `--database-url`."""
+    """PostgreSQL. `up` starts one, and uses the variable only with `--database-url`."""
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
-    """The Redis server, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one; it uses
-    the variable only with `--redis-url`."""
+    """Redis, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one, and uses the variable
+    only with `--redis-url`."""
     event_redis_urls: SecretStr = SecretStr("")
-    """More Redis servers, separated by commas: each carries its share of the live events
-    (docs/scaling.md, "Where one Redis ends"). The same list, in the same order, for all
-    processes."""
+    """More Redis servers, which share the live events (docs/scaling.md, "Where one Redis ends").
+    The same list, in the same order, for all processes."""
     broker_url: SecretStr | None = None
     """A RabbitMQ (`amqp://…`, `amqps://…`) for the wake-ups of workers (docs/scaling.md)."""
     database_schema: SchemaName = DEFAULT_SCHEMA
-    """The schema of the tables. Installations that share a database set it."""
+    """The schema of the tables, for installations that share a database."""
     cell: CellName = ""
     """The name of this deployment where several serve as one (docs/cells.md). New keys begin with
     `bb-<cell>-`."""
     cells: dict[CellName, CellSettings] = {}
-    """All cells by name, for `backburner cells` and the page of the console (docs/cells.md)."""
+    """All cells by name, for `backburner cells` and the console (docs/cells.md)."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
     upstreams: dict[str, UpstreamSettings] = {}
@@ -189,13 +188,13 @@ class Settings(FileBackedSettings):
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()
     secret_keys: SecretStr = SecretStr("")
-    """Keys that seal secrets: 32 bytes in URL-safe base64, separated by commas. The first one
-    seals, all unseal."""
+    """Keys that seal secrets: 32 bytes in URL-safe base64, separated by commas. The first seals,
+    all unseal."""
     allowed_hosts: TextList = ()
-    """Host names under which pages without a key are served, besides addresses and `localhost`
+    """Host names that serve pages without a key, besides addresses and `localhost`
     (docs/security.md)."""
     retention: Duration = timedelta(days=30)
-    """How long a response is kept after its end; a change holds for new responses."""
+    """How long new responses are kept after their end."""
     bootstrap_key: SecretStr | None = None
     """The first API key, at least 16 characters."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -203,7 +202,7 @@ class Settings(FileBackedSettings):
     debuggable: bool = False
     """Allows core dumps and debuggers (docs/security.md)."""
     quarantine: bool = False
-    """Makes this worker a quarantine worker, for responses whose workers crashed twice."""
+    """Makes this worker a quarantine worker."""
 
     @model_validator(mode="wrap")
     @classmethod

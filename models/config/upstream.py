@@ -57,116 +57,110 @@ class UpstreamSettings(Group):
     base_url: HttpAddress = ""
     """The base URL, with `/v1`."""
     api_key_env: str | None = None
-    """The environment variable with the key, if `api_key` is not set."""
+    """The environment variable with the key."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
-    """The key that is sent as `Authorization: Bearer`, or as `key_header` says."""
+    """The key, sent as `Authorization: Bearer`, or as `key_header` says."""
     key_header: KeyHeader = "authorization"
     """The header with the key; `x-api-key` if `api` is `messages`."""
     api: Api = "chat"
-    """Chat Completions (`chat`), the Responses API (`responses`) or Anthropic's Messages API
-    (`messages`)."""
+    """Chat Completions, the Responses API or Anthropic's Messages API."""
     headers: dict[str, SecretStr] = {}
-    """Headers of every request; values are as secret as the key."""
+    """Headers of every request, as secret as the key."""
     query: dict[str, SecretStr] = {}
-    """Query parameters of every request; as secret."""
+    """Query parameters of every request, as secret."""
     max_tokens_field: MaxTokensField = "max_completion_tokens"
     """The field that limits output tokens; `max_tokens` for Mistral and older servers."""
     max_tokens: Annotated[int, Field(ge=1)] = 32_000
-    """`max_tokens` with `api = "messages"` where a request has no `max_output_tokens`."""
+    """`max_tokens` with `api = "messages"` without `max_output_tokens`."""
     cache_prompts: bool = False
-    """With `api = "messages"`: marks each prompt for the vendor's cache. Requests with
-    `prompt_cache_key` are always marked."""
+    """With `api = "messages"`: marks each prompt for the vendor's cache, not only those with
+    `prompt_cache_key`."""
     developer_role: DeveloperRole = "system"
-    """The role of messages with instructions: `developer` for OpenAI's reasoning models."""
+    """The role of instructions; `developer` for OpenAI's reasoning models."""
     single_system_message: bool = False
-    """Joins all system and developer messages into one at the start."""
+    """Joins all system and developer messages at the start."""
     think_tags: bool = False
-    """The text between `<think>` and `</think>` becomes reasoning items."""
+    """Text between `<think>` and `</think>` becomes reasoning items."""
     think_opened: bool = False
-    """The same, where the text has only `</think>`. The text before it is held back."""
+    """The same, where the text has only `</think>`; the text before it is held back."""
     finish_reasons: dict[str, FinishReason] = {}
-    """What this upstream's words of `finish_reason` mean: `stop`, `length`, `content_filter` or
-    `error`."""
+    """What this upstream's `finish_reason` means: `stop`, `length`, `content_filter` or `error`."""
     effort_field: EffortField = "reasoning_effort"
     """How `reasoning.effort` is sent (docs/output.md, "Reasoning")."""
     reasoning_back: ReasoningBack = "none"
-    """The field that returns the model's reasoning to it after tool calls (docs/output.md,
+    """The field that returns reasoning to the model after tool calls (docs/output.md,
     "Reasoning")."""
     reasoning_turns: ReasoningTurns = "last"
-    """Whose reasoning goes back: that of turns since the last user message, also of earlier turns
-    with tool calls (`calls`), of every turn (`all`)."""
+    """Whose reasoning goes back: turns since the last user message, also earlier ones with tool
+    calls (`calls`), every turn (`all`)."""
     reasoning_summary: bool = False
-    """Makes a requested `reasoning.summary` by a second call of the model (docs/output.md,
-    "Reasoning"). Only with `api = "chat"`."""
+    """Makes a requested `reasoning.summary` by a second call (docs/output.md, "Reasoning"). Only
+    with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
-    """Longest time for such a call; after it the item has no summary."""
+    """Longest time for such a call; then there is no summary."""
     structured_output: StructuredOutput = "json_schema"
     """How a JSON schema is sent (docs/output.md, "Structured output")."""
     call_id_form: CallIdForm = "as_is"
     """Ids of other upstreams' tool calls: unchanged up to 40 letters, digits, `_` and `-`; nine
     letters and digits; `functions.NAME:INDEX`."""
     foreign_call_fields: dict[str, Any] = {}
-    """Fields for the first call of a message to which this upstream has attached nothing."""
+    """Fields for the first call of a message that this upstream did not make."""
     omit: TextList = ()
-    """Fields that are never sent: top-level ones, and those of messages, functions and
-    `json_schema`."""
+    """Fields that are never sent: top-level, of messages, functions and `json_schema`."""
     omit_from_schemas: TextList = ()
-    """Keywords that are left out of all JSON schemas, at any depth; `const` becomes `enum`."""
+    """Keywords left out of all JSON schemas, at any depth; `const` becomes `enum`."""
     alternate_roles: bool = False
-    """For templates that want user and model in turn: joins messages of one role, and adds short
+    """For templates that need user and model in turn: joins messages of one role, and adds short
     ones where one is missing."""
     empty_content: str = "(empty)"
-    """Stands for a blank text of a user or a tool; empty: it is sent as it is."""
+    """Replaces a blank text of a user or a tool; empty: sent as it is."""
     call_content: CallContent = "null"
-    """The `content` of a message with tool calls only: `null`, an empty text, or no field."""
+    """The `content` of a message with tool calls only: `null`, empty, or no field."""
     tool_choice: ToolChoice = "named"
-    """The most that it accepts as `tool_choice`: one function, `required`, or `auto`. Beyond that,
-    only the named function is offered."""
+    """The most that it accepts as `tool_choice`. Beyond that, only the named function is
+    offered."""
     tools_for_calls: bool = False
-    """Offers the functions of earlier calls, with `tool_choice: none`, where a request has no
+    """Offers the functions of earlier calls, with `tool_choice: none`, to requests without
     tools."""
     strict_tools: StrictTools = "as_sent"
     """`strict` of functions: as the client set it, true for all, or never sent."""
     description_limit: Annotated[int, Field(ge=16)] | None = None
-    """Characters of a function's description; longer ones are cut."""
+    """Characters of a function's description; the rest is cut."""
     passthrough: TextList = ()
     """Top-level parameters that are sent unchanged (docs/upstreams.md, "Routes"). `service_tier`
-    needs it at others than `api.openai.com` and `openrouter.ai`."""
+    needs it except at `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
-    """Projects that may name all objects of this upstream's account; `*`: all projects."""
+    """Projects that may name objects of this upstream's account; `*`: all."""
     count: Literal["auto", "responses", "messages", "vllm", "llama.cpp", "none"] = "auto"
-    """How it counts tokens (docs/state.md). `auto` is `responses` or `messages` if `api` is, else
-    `none`."""
+    """How it counts tokens (docs/state.md). `auto`: as `api`; `none` for `chat`."""
     tokenizer: str = ""
-    """A `tokenizer.json` on the workers' machines, where the upstream does not count tokens; needs
-    the package `tokenizers`."""
+    """A `tokenizer.json` on the workers' machines for counts; needs the package `tokenizers`."""
     max_retries: int = 2
-    """Retries before the first byte, after 408, 409, 429, 5xx and connection errors."""
+    """Retries before the first byte, after 408, 409, 429, 5xx and lost connections."""
     connect_timeout: Duration = timedelta(seconds=10)
     """Longest wait for a connection."""
     first_token: Duration | None = None
-    """Overrides `limits.first_token` for this upstream."""
+    """Overrides `limits.first_token`."""
     token_gap: Duration | None = None
-    """Overrides `limits.token_gap` for this upstream."""
+    """Overrides `limits.token_gap`."""
     turn: Duration | None = None
-    """Overrides `limits.turn` for this upstream."""
+    """Overrides `limits.turn`."""
     repeat_turns: Annotated[int, Field(ge=0)] = 3
-    """How often a background response repeats a turn that the upstream breaks off. 0: never."""
+    """Repeats of a turn of a background response that the upstream breaks off."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Calls at a time of each worker. Unset: its slots, or three quarters of them if there are
-    several upstreams."""
+    """Calls at a time of each worker. Unset: its slots, or three quarters of them with several
+    upstreams."""
     wait: Duration = timedelta(seconds=10)
     """Longest wait when `concurrency` is reached (docs/upstreams.md, "Fallback")."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
     """Foreground calls of one project that wait for that, in each worker; background ones:
     `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker does not call the upstream, or a model there."""
+    """Failures in a row after which a worker pauses the upstream, or a model there."""
     circuit_pause: Duration = timedelta(seconds=10)
     """For how long; doubles with each failed probe, up to four times."""
     prices: ModelPrices = {}
-    """What models cost at this upstream, in place of `prices.models` (docs/projects.md,
-    "Costs")."""
+    """Prices at this upstream, in place of `prices.models` (docs/projects.md, "Costs")."""
 
     @property
     def plain_headers(self) -> dict[str, str]:

@@ -15,8 +15,8 @@ def test_the_page_lists_each_action_once() -> None:
     listed = [
         name
         for line in part.splitlines()
-        if line.startswith("| `")
-        for name in re.findall(r"`([a-z_.]+)`", line.split(" | ")[0])
+        if line.startswith("- `")
+        for name in re.findall(r"`([a-z_.]+)`", line.partition(": ")[0])
     ]
     assert sorted(listed) == sorted(ACTIONS)
 

@@ -20,12 +20,12 @@ def _fields(group: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def test_the_table_lists_each_field_once() -> None:
+def test_the_page_lists_each_field_once() -> None:
     part = PAGE.read_text().partition("\n## Policy\n")[2].partition("\n## ")[0]
     listed = [
         name
         for line in part.splitlines()
-        if line.startswith("| `")
-        for name in re.findall(r"`([a-z_.]+)`", line.split(" | ")[0])
+        if line.startswith("- `")
+        for name in re.findall(r"`([a-z_.]+)`", line.partition(": ")[0].partition(" (")[0])
     ]
     assert sorted(listed) == sorted(_fields(ProjectPolicy))

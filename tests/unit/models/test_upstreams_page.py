@@ -1,7 +1,6 @@
 """docs/upstreams.md is correct: its files are valid, and it has every preset."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,14 +39,10 @@ def test_the_page_has_two_files() -> None:
     assert len(FILES) == 2
 
 
-def test_the_page_has_a_row_for_every_preset() -> None:
-    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE.split("### Presets")[1], re.MULTILINE)
-    shown = {
-        name: tomllib.loads("\n".join(re.findall(r"`(.*?)`", values)))
-        for names, values in rows
-        for name in re.findall(r"`(.*?)`", names)
-    }
-    assert {name: shown.get(name) for name in PRESETS} == PRESETS
+def test_the_page_names_every_preset() -> None:
+    part = PAGE.partition("### Presets\n")[2].partition("\n### ")[0]
+    lists = [line for line in part.splitlines() if line.startswith("- ")]
+    assert {name for line in lists for name in re.findall(r"`([a-z-]+)`", line)} == set(PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -38,13 +38,14 @@ seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a un
 separated by commas in the environment. No process starts with an unknown variable that begins \
 with `BACKBURNER_`; the message has the nearest known name.
 
-Behind each variable is its default, and in brackets what else it can be. [limits.md](limits.md) \
+In brackets are the default, if there is one, and what else it can be. [limits.md](limits.md) \
 says what happens at the limits.
 """
 _UPSTREAMS = """\
 `[upstream]` is the upstream named `default`; `[upstreams.NAME]` with the same keys is the \
 upstream NAME, its variables `BACKBURNER_UPSTREAMS__NAME__…`.
 """
+_MOST_VALUES = 9
 _UP = """
 ## Only for `up`
 
@@ -113,7 +114,7 @@ def _first_paragraph(group: type[BaseModel]) -> str:
 def _list(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> str:
     texts = meanings(group)
     return "\n".join(
-        f"- `{_variable((*table, name))}`: {_value(group.model_fields[name])}. {texts[name]}"
+        f"- `{_variable((*table, name))}`{_value(group.model_fields[name])}: {texts[name]}"
         for name in names
     )
 
@@ -144,14 +145,17 @@ def _fields(
 
 
 def _value(info: FieldInfo) -> str:
-    """The default, and in brackets what is not plain from it: the unit, or the other values."""
+    """In brackets the default, and what is not plain from it: the unit, or the other values."""
     default, unit = _default(info), _unit(info)
-    if unit == _values(bool):
-        return default
-    if unit != "text" and (default == "none" or unit in ("tokens", "characters")):
-        return f"{default} ({unit})"
-    others = [value for value in unit.split(", ") if value.startswith("`") and value != default]
-    return f"{default} ({', '.join(others)})" if others else default
+    parts = [] if default == "none" else [default]
+    if unit not in ("text", _values(bool)) and (not parts or unit in ("tokens", "characters")):
+        parts.append(unit)
+    else:
+        others = [value for value in unit.split(", ") if value.startswith("`") and value != default]
+        parts += others if unit != _values(bool) else []
+    if len(parts) > _MOST_VALUES:
+        parts[_MOST_VALUES:] = ["…"]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _unit(info: FieldInfo) -> str:

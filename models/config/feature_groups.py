@@ -165,17 +165,17 @@ class RetrievalSettings(Group):
     embedding_time: Duration = timedelta(seconds=60)
     """Longest time for such a request."""
     rewrite_model: str | None = Field(default=None, min_length=1)
-    """The model that rewrites queries. Unset: they stay as they are."""
+    """The model that rewrites queries. Unset: none does."""
     rewrite_time: Duration = timedelta(seconds=5)
     """Longest time for that; then the query itself is searched."""
     language: Language = "english"
-    """The language of the words in new stores; `simple`: none."""
+    """The language of the words in new stores, one of PostgreSQL's; `simple`: none."""
     files: int = Field(default=10_000, ge=1)
     """Most files of one store."""
     index_from: int = Field(default=50_000, ge=1)
     """Chunks from which a store gets an HNSW index."""
     index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
-    """PostgreSQL's memory for that (docs/vector-stores.md)."""
+    """PostgreSQL's memory for that."""
     ingests: int = Field(default=2, ge=1)
     """Files that one worker ingests at a time, and two more for projects without one."""
     ingest_time: Duration = timedelta(days=1)

@@ -138,18 +138,17 @@ class Settings(FileBackedSettings):
     database_url: SecretStr = Field(validation_alias=AliasChoices("DATABASE_URL", "database_url"))
     """PostgreSQL. `up` starts one, and uses the variable only with `--database-url`."""
     redis_url: SecretStr = Field(validation_alias=AliasChoices("REDIS_URL", "redis_url"))
-    """Redis, or `sentinel://…` (docs/deploy.md, "Sentinel"). `up` starts one, and uses the variable
-    only with `--redis-url`."""
+    """Redis, or `sentinel://…` (docs/deploy.md). `up` starts one, and uses the variable only with
+    `--redis-url`."""
     event_redis_urls: SecretStr = SecretStr("")
-    """More Redis servers, which share the live events (docs/scaling.md, "Where one Redis ends").
-    The same list, in the same order, for all processes."""
+    """More Redis servers, which share the live events (docs/scaling.md). The same list, in the same
+    order, for all processes."""
     broker_url: SecretStr | None = None
     """A RabbitMQ (`amqp://…`, `amqps://…`) for the wake-ups of workers (docs/scaling.md)."""
     database_schema: SchemaName = DEFAULT_SCHEMA
     """The schema of the tables, for installations that share a database."""
     cell: CellName = ""
-    """The name of this deployment where several serve as one (docs/cells.md). New keys begin with
-    `bb-<cell>-`."""
+    """The name of this deployment where several serve as one (docs/cells.md)."""
     cells: dict[CellName, CellSettings] = {}
     """All cells by name, for `backburner cells` and the console (docs/cells.md)."""
     upstream: UpstreamSettings = UpstreamSettings()

@@ -52,8 +52,7 @@ class UpstreamSettings(Group):
     name: str = "default"
     """The upstream's name in routes. Not a setting: models/config/routes.py fills it in."""
     preset: str = ""
-    """A vendor whose settings are used where this upstream sets none (docs/upstreams.md,
-    "Presets")."""
+    """A vendor whose settings are used where this upstream sets none."""
     base_url: HttpAddress = ""
     """The base URL, with `/v1`."""
     api_key_env: str | None = None
@@ -86,20 +85,18 @@ class UpstreamSettings(Group):
     finish_reasons: dict[str, FinishReason] = {}
     """What this upstream's `finish_reason` means: `stop`, `length`, `content_filter` or `error`."""
     effort_field: EffortField = "reasoning_effort"
-    """How `reasoning.effort` is sent (docs/output.md, "Reasoning")."""
+    """How `reasoning.effort` is sent (docs/output.md)."""
     reasoning_back: ReasoningBack = "none"
-    """The field that returns reasoning to the model after tool calls (docs/output.md,
-    "Reasoning")."""
+    """The field that returns reasoning to the model after tool calls (docs/output.md)."""
     reasoning_turns: ReasoningTurns = "last"
     """Whose reasoning goes back: turns since the last user message, also earlier ones with tool
-    calls (`calls`), every turn (`all`)."""
+    calls (`calls`), every turn."""
     reasoning_summary: bool = False
-    """Makes a requested `reasoning.summary` by a second call (docs/output.md, "Reasoning"). Only
-    with `api = "chat"`."""
+    """Makes a requested `reasoning.summary` by a second call. Only with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
     """Longest time for such a call; then there is no summary."""
     structured_output: StructuredOutput = "json_schema"
-    """How a JSON schema is sent (docs/output.md, "Structured output")."""
+    """How a JSON schema is sent (docs/output.md)."""
     call_id_form: CallIdForm = "as_is"
     """Ids of other upstreams' tool calls: unchanged up to 40 letters, digits, `_` and `-`; nine
     letters and digits; `functions.NAME:INDEX`."""
@@ -127,12 +124,12 @@ class UpstreamSettings(Group):
     description_limit: Annotated[int, Field(ge=16)] | None = None
     """Characters of a function's description; the rest is cut."""
     passthrough: TextList = ()
-    """Top-level parameters that are sent unchanged (docs/upstreams.md, "Routes"). `service_tier`
-    needs it except at `api.openai.com` and `openrouter.ai`."""
+    """Top-level parameters that are sent unchanged. `service_tier` needs it except at
+    `api.openai.com` and `openrouter.ai`."""
     account_ids: TextList = ()
     """Projects that may name objects of this upstream's account; `*`: all."""
     count: Literal["auto", "responses", "messages", "vllm", "llama.cpp", "none"] = "auto"
-    """How it counts tokens (docs/state.md). `auto`: as `api`; `none` for `chat`."""
+    """How it counts tokens. `auto`: as `api`; `none` for `chat`."""
     tokenizer: str = ""
     """A `tokenizer.json` on the workers' machines for counts; needs the package `tokenizers`."""
     max_retries: int = 2
@@ -151,7 +148,7 @@ class UpstreamSettings(Group):
     """Calls at a time of each worker. Unset: its slots, or three quarters of them with several
     upstreams."""
     wait: Duration = timedelta(seconds=10)
-    """Longest wait when `concurrency` is reached (docs/upstreams.md, "Fallback")."""
+    """Longest wait when `concurrency` is reached."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
     """Foreground calls of one project that wait for that, in each worker; background ones:
     `concurrency`."""
@@ -160,7 +157,7 @@ class UpstreamSettings(Group):
     circuit_pause: Duration = timedelta(seconds=10)
     """For how long; doubles with each failed probe, up to four times."""
     prices: ModelPrices = {}
-    """Prices at this upstream, in place of `prices.models` (docs/projects.md, "Costs")."""
+    """Prices at this upstream, in place of `prices.models`."""
 
     @property
     def plain_headers(self) -> dict[str, str]:

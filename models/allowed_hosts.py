@@ -69,7 +69,7 @@ def _parsed(entry: str) -> tuple[str, int | None]:
     """Name and port. Raises ValueError."""
     found = _ENTRY.fullmatch(entry.lower())
     if found is None or _NUMBER.fullmatch(found["name"].rpartition(".")[2]):
-        raise ValueError(f"{entry!r} is neither a host name such as pypi.org nor a network")
+        raise ValueError(f"{entry!r} is no host name such as pypi.org")
     port = None if found["port"] is None else int(found["port"])
     if port is not None and (port > 65535 or (port < _UNPRIVILEGED and port not in _PORTS)):
         raise ValueError(f"{entry!r}: the port must be 80, 443, or 1024 to 65535")

@@ -116,7 +116,10 @@ class Sandbox:
 
     async def check(self) -> None:
         """Raises Unusable if sessions cannot be confined here."""
-        if self._options.runner != "kernel" and self._options.destinations is None:
+        if self._options.destinations is not None:
+            if self._options.runner == "auto" and shutil.which("runsc") is not None:
+                logger.warning("runsc_not_used", reason="code that reaches hosts needs the kernel")
+        elif self._options.runner != "kernel":
             self._uids, self._is_gvisor = itertools.repeat(None), True
             if (failure := await self._failure()) is None:
                 logger.info("sandbox_walls", runner="runsc")

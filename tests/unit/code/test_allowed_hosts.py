@@ -1,12 +1,17 @@
 """The allow-list of code (models/allowed_hosts.py), and the addresses of its hosts."""
 
+from typing import Any, cast
+
 import pytest
 from aiohttp.abc import ResolveResult
 
 from features.code import egress
+from features.code.access import ContainerAccess
 from features.code.egress import CodeGuard
 from features.code.sandbox.proxy import Refused
 from models.allowed_hosts import allowed_hosts
+from models.config.settings import Settings
+from models.errors import InvalidRequest
 from worker.outbound.guarded_session import ThreadedResolver
 
 
@@ -37,7 +42,7 @@ def test_a_list_has_names_and_ports(host: str, port: int, is_allowed: bool) -> N
     ["", "*", "*.", ".a", "a..b", "-a.b", "http://a", "a/b", "u@a", "a b", "1.2.3.4:80", "0x7f"],
 )
 def test_other_entries_are_refused(entry: str) -> None:
-    with pytest.raises(ValueError, match="neither a host name"):
+    with pytest.raises(ValueError, match="is no host name"):
         allowed_hosts([entry])
 
 
@@ -51,6 +56,16 @@ def test_a_client_narrows_the_list() -> None:
     }
     assert hosts.narrowed(["*.example.org"]).allows("x.example.org", 443)
     assert not hosts.narrowed(["example.org", "*.org", "models.lan:80"])
+
+
+def test_without_a_list_no_policy_can_be_kept() -> None:
+    settings = Settings(database_url="postgresql://unused", redis_url="redis://unused")
+    access = ContainerAccess(settings, cast("Any", None), cast("Any", None))
+    policy = {"network_policy": {"type": "allowlist", "allowed_domains": ["pypi.org"]}}
+    with pytest.raises(InvalidRequest, match="code here has no network") as refused:
+        access._require_hosts(policy, "network_policy")
+    assert refused.value.param == "network_policy.type"
+    access._require_hosts({"network_policy": {"type": "disabled"}}, "network_policy")
 
 
 class _Resolver(ThreadedResolver):

@@ -144,7 +144,7 @@ async def sandbox(request: pytest.FixtureRequest, hosts: Hosts) -> AsyncIterator
     runner = "runsc" if mode == "runsc" else "kernel"
     sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
     if mode != "runsc":
-        allowed = f"{hosts.plain},{hosts.tls},127.0.0.0/8,*.example"
+        allowed = f"{hosts.plain},{hosts.tls},127.0.0.0/8,::1,*.example"
         sandbox.environment["BACKBURNER_CODE__ALLOWED_HOSTS"] = allowed
     else:
         sandbox.command += ["--cpu-time", "20"]

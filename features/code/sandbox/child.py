@@ -39,7 +39,8 @@ class Order(TypedDict):
     handover: int | None
     """A socket on which the sandbox gets the listener for calls of `socket` (sockets.py); None: the
     code has no network."""
-    certificates: tuple[str, ...]
+    readable: tuple[str, ...]
+    """What it reads besides Python and the system's programs."""
     memory: int
     """Bytes of address space."""
     file_bytes: int
@@ -73,7 +74,7 @@ def main(root: str) -> None:
         resource.RLIMIT_CPU: order["cpu_seconds"],
         resource.RLIMIT_CORE: 0,
     }
-    readable = (*{sys.prefix, sys.base_prefix, sys.exec_prefix}, *order["certificates"])
+    readable = (*{sys.prefix, sys.base_prefix, sys.exec_prefix}, *order["readable"])
     is_gvisor = order["parent"] is None
     if order["has_mounts"] and not is_gvisor:
         mount_data(folder)

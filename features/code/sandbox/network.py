@@ -16,8 +16,11 @@ _CONNECTIONS = 16
 """Open at the same time."""
 _PATIENCE = 1.0
 """Seconds that one more waits for another to end, before it is refused."""
-CERTIFICATES = ("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
-"""Folders with those of public authorities: code checks its hosts itself."""
+READABLE = (
+    *("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"),
+    "/etc/debian_version",
+)
+"""Certificates of public authorities, by which code checks its hosts itself, and what pip needs."""
 ENVIRONMENT = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), ADDRESS)
 """Libraries and programs connect to hosts as it says."""
 

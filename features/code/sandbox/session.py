@@ -23,7 +23,7 @@ import structlog
 from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
-from features.code.sandbox.network import CERTIFICATES, ENVIRONMENT, SessionNetwork
+from features.code.sandbox.network import ENVIRONMENT, READABLE, SessionNetwork
 from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
 from features.code.sandbox.proxy import Traffic
 from features.code.sandbox.sockets import Handover
@@ -252,7 +252,7 @@ class Session:
             "parent": None if self.is_gvisor else os.getpid(),
             "channel": 1 if self.is_gvisor else channel,
             "handover": None if handover is None else handover.theirs,
-            "certificates": () if handover is None else CERTIFICATES,
+            "readable": () if handover is None else READABLE,
             "memory": self.limits.memory + _LIBRARIES,
             "file_bytes": self.limits.file_bytes,
             "processes": _PROCESSES if self.uid is not None else _SHARED_PROCESSES,

@@ -30,7 +30,7 @@ class CodeGuard:
             addresses = list(dict.fromkeys(each["host"] for each in resolved))
             for address in addresses:
                 self._policy.check_address(address, target.port)
-        except (EgressRefused, OSError):
+        except (EgressRefused, OSError, UnicodeError):
             raise Refused(NOT_REACHED) from None
         return addresses
 

@@ -126,11 +126,16 @@ def sandbox(
 
 def _destinations(hosts: str) -> "Destinations":
     """Raises CommandFailed."""
+    from pydantic import TypeAdapter, ValidationError
+
     from features.code.egress import destinations
     from models.allowed_hosts import allowed_hosts
+    from models.config.values import TextList
 
     try:
-        return destinations(allowed_hosts(hosts.replace(",", " ").split()))
+        return destinations(allowed_hosts(TypeAdapter(TextList).validate_python(hosts)))
+    except ValidationError:
+        raise CommandFailed(f"{_HOSTS} has neither commas between its entries nor JSON") from None
     except ValueError as error:
         raise CommandFailed(f"{_HOSTS}: {error}") from None
 

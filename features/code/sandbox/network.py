@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 import structlog
 
-from features.code.sandbox.proxy import ADDRESS, BUFFER, Connection, Destinations, Traffic
+from features.code.sandbox.proxy import ADDRESS, BUFFER, CodeConnection, Destinations, HostTraffic
 from features.code.sandbox.sockets import give_sockets
 
 logger = structlog.get_logger()
@@ -29,7 +29,7 @@ class SessionNetwork:
     """What the code of one session may reach."""
 
     def __init__(self, destinations: Destinations) -> None:
-        self.traffic = Traffic()
+        self.traffic = HostTraffic()
         self._destinations = destinations
         self._room = asyncio.Semaphore(_CONNECTIONS)
         self._connections: set[asyncio.Task[None]] = set()
@@ -64,7 +64,7 @@ class SessionNetwork:
 
     async def _serve(self, ours: socket.socket) -> None:
         code = await asyncio.open_connection(sock=ours, limit=BUFFER)
-        await Connection(code, self._destinations, self.traffic).serve()
+        await CodeConnection(code, self._destinations, self.traffic).serve()
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[None, None, None]) -> asyncio.Task[None]:

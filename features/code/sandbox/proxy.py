@@ -57,7 +57,7 @@ class Destinations:
 
 
 @dataclass
-class Traffic:
+class HostTraffic:
     """What the code of a session has sent to hosts and received from them, in bytes."""
 
     sent: int = 0
@@ -66,7 +66,7 @@ class Traffic:
     """The first of the hosts, with their ports."""
 
 
-class _Failed(Exception):
+class _RequestFailed(Exception):
     """`status` of the answer; the message is for the model."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -75,7 +75,7 @@ class _Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _PassedRequest:
     target: Target
     head: bytes
     """What the host gets first."""
@@ -83,14 +83,14 @@ class _Request:
     """What the code gets first."""
 
 
-class Connection:
+class CodeConnection:
     """One connection of code. `traffic`: is counted up."""
 
     def __init__(
         self,
         code: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         destinations: Destinations,
-        traffic: Traffic,
+        traffic: HostTraffic,
     ) -> None:
         self._reader, self._writer = code
         self._destinations = destinations
@@ -103,7 +103,7 @@ class Connection:
             try:
                 request = self._request(head)
                 host = await self._connected(request.target)
-            except _Failed as failure:
+            except _RequestFailed as failure:
                 await self._refuse(failure)
                 return
             await self._relay(request, *host)
@@ -123,35 +123,35 @@ class Connection:
             except asyncio.LimitOverrunError:
                 return begin
 
-    def _request(self, head: bytes) -> _Request:
-        """Raises _Failed."""
+    def _request(self, head: bytes) -> _PassedRequest:
+        """Raises _RequestFailed."""
         line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         found = _REQUEST.fullmatch(line)
         if found is None:
-            raise _Failed(400, f"the network of this sandbox is an HTTP proxy, {ADDRESS}")
+            raise _RequestFailed(400, f"the network of this sandbox is an HTTP proxy, {ADDRESS}")
         method, url = found[1], found[2].decode()
         is_tunnel = method == b"CONNECT"
         try:
             target = self._destinations.guard.check(f"https://{url}/" if is_tunnel else url)
         except Refused as refusal:
-            raise _Failed(403, str(refusal)) from None
+            raise _RequestFailed(403, str(refusal)) from None
         if not self._destinations.hosts.allows(target.host, target.port):
-            raise _Failed(403, f"{_shown(target)} is not in the allow-list of this sandbox")
+            raise _RequestFailed(403, f"{_shown(target)} is not in the allow-list of this sandbox")
         if is_tunnel:
-            return _Request(target, b"", b"HTTP/1.1 200 Connection established\r\n\r\n")
+            return _PassedRequest(target, b"", b"HTTP/1.1 200 Connection established\r\n\r\n")
         scheme, _, rest = target.url.partition("://")
         if scheme != "http":
-            raise _Failed(400, "use CONNECT for a URL that begins with https")
+            raise _RequestFailed(400, "use CONNECT for a URL that begins with https")
         place, _, path = rest.partition("/")
         kept = [each for each in fields if not _HOP.match(each)]
         lines = [
             *(method + b" /" + path.encode() + b" HTTP/1.1", b"Host: " + place.encode()),
             *(*kept, b"Connection: close", b"", b""),
         ]
-        return _Request(target, b"\r\n".join(lines), b"")
+        return _PassedRequest(target, b"\r\n".join(lines), b"")
 
     async def _connected(self, target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the first address that takes one. Raises _Failed."""
+        """A connection to the first address that takes one. Raises _RequestFailed."""
         try:
             async with asyncio.timeout(_CONNECT_TIME):
                 for address in await self._destinations.guard.addresses(target):
@@ -160,12 +160,12 @@ class Connection:
                     except OSError:
                         continue
         except Refused as refusal:
-            raise _Failed(403, f"{_shown(target)} {refusal}") from None
+            raise _RequestFailed(403, f"{_shown(target)} {refusal}") from None
         except TimeoutError:
             pass
-        raise _Failed(502, f"{_shown(target)} does not take a connection")
+        raise _RequestFailed(502, f"{_shown(target)} does not take a connection")
 
-    async def _refuse(self, failure: _Failed) -> None:
+    async def _refuse(self, failure: _RequestFailed) -> None:
         """Libraries show the first line only, programs the text only."""
         text = f"{failure}\n".encode()
         head = (
@@ -178,7 +178,7 @@ class Connection:
             await self._writer.drain()
 
     async def _relay(
-        self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: _PassedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Until both sides have ended, or nothing passes for a minute."""
         writer.write(request.head)

@@ -25,7 +25,7 @@ from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
 from features.code.sandbox.network import ENVIRONMENT, READABLE, SessionNetwork
 from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
-from features.code.sandbox.proxy import Traffic
+from features.code.sandbox.proxy import HostTraffic
 from features.code.sandbox.sockets import Handover
 
 logger = structlog.get_logger()
@@ -166,7 +166,7 @@ class Session:
             self._log_traffic(self.network.traffic)
         asyncio.get_running_loop().run_in_executor(None, remove, self.folder)
 
-    def _log_traffic(self, traffic: Traffic) -> None:
+    def _log_traffic(self, traffic: HostTraffic) -> None:
         """For operators: where the project's data may be now."""
         if traffic.hosts:
             logger.info(

@@ -41,8 +41,10 @@ class Handover:
     def taken(self) -> int:
         """The listener, once the process has said that it is ready. Raises OSError."""
         self._ours.setblocking(False)
-        _, [listener], _, _ = socket.recv_fds(self._ours, 1, 1)
-        return listener
+        _, listeners, _, _ = socket.recv_fds(self._ours, 1, 1)
+        if not listeners:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return listeners[0]
 
     def close(self) -> None:
         """Closes this side."""

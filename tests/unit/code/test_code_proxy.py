@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from features.code.sandbox import proxy
-from features.code.sandbox.proxy import BUFFER, Connection, Destinations, Target, Traffic
+from features.code.sandbox.proxy import BUFFER, CodeConnection, Destinations, HostTraffic, Target
 from models.allowed_hosts import AllowedHosts
 from models.egress import FetchTarget
 
@@ -37,7 +37,7 @@ async def _exchange(handler: Handler | None, sent: bytes, *, reads: bool = True)
         ours, theirs = socket.socketpair()
         code = await asyncio.open_connection(sock=ours, limit=BUFFER)
         hosts = AllowedHosts({"a.example": frozenset({port})})
-        connection = Connection(code, Destinations(hosts, _LocalGuard(port)), Traffic())
+        connection = CodeConnection(code, Destinations(hosts, _LocalGuard(port)), HostTraffic())
         reader, writer = await asyncio.open_connection(sock=theirs)
         serving = asyncio.create_task(connection.serve())
         writer.write(sent)

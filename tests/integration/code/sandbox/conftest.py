@@ -74,7 +74,7 @@ class Session:
         return path
 
 
-class OpenSession(Protocol):
+class SessionOpener(Protocol):
     """Opens a session, whose code may reach these hosts."""
 
     def __call__(self, *allowed_domains: str) -> Awaitable[Session]: ...
@@ -195,7 +195,7 @@ def _without_capabilities(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-async def open_session(sandbox: SandboxProcess) -> AsyncIterator[OpenSession]:
+async def open_session(sandbox: SandboxProcess) -> AsyncIterator[SessionOpener]:
     """Opens sessions, which are closed at the end."""
     opened: list[Session] = []
 
@@ -213,6 +213,6 @@ async def open_session(sandbox: SandboxProcess) -> AsyncIterator[OpenSession]:
 
 
 @pytest.fixture
-async def session(open_session: OpenSession) -> Session:
+async def session(open_session: SessionOpener) -> Session:
     """One session."""
     return await open_session()

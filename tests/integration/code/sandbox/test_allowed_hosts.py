@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from features.code import commands
-from tests.integration.code.sandbox.conftest import Hosts, OpenSession, Session
+from tests.integration.code.sandbox.conftest import Hosts, Session, SessionOpener
 from tests.integration.code.sandbox.test_sessions import ONE_MODE
 from tests.support.api import until
 from tests.support.sandboxes import running_sandbox
@@ -38,7 +38,7 @@ async def _fetched(session: Session, *calls: str) -> list[str]:
 
 
 @ONE_MODE
-async def test_code_reaches_allowed_hosts_only(open_session: OpenSession, hosts: Hosts) -> None:
+async def test_code_reaches_allowed_hosts_only(open_session: SessionOpener, hosts: Hosts) -> None:
     session = await open_session(hosts.plain, hosts.tls, "*.example", "pypi.org")
     await session.python(FETCH % hosts.certificate.read_text())
     plain, tls = f"http://{hosts.plain}", f"https://{hosts.tls}"
@@ -82,7 +82,7 @@ async def test_code_reaches_allowed_hosts_only(open_session: OpenSession, hosts:
 
 @ONE_MODE
 async def test_another_sessions_hosts_are_not_reached(
-    open_session: OpenSession, hosts: Hosts
+    open_session: SessionOpener, hosts: Hosts
 ) -> None:
     one, other, none = (
         await open_session(hosts.plain),
@@ -101,7 +101,7 @@ async def test_another_sessions_hosts_are_not_reached(
 
 
 @ONE_MODE
-async def test_what_speaks_no_http_gets_an_answer_that_says_so(open_session: OpenSession) -> None:
+async def test_what_speaks_no_http_gets_an_answer_that_says_so(open_session: SessionOpener) -> None:
     session = await open_session("a.example")
     code = """
 import os, socket
@@ -125,7 +125,7 @@ print([n for n in range(3, 256) if is_open(n)])
 
 @ONE_MODE
 async def test_a_flood_of_sockets_harms_no_other_session(
-    open_session: OpenSession, hosts: Hosts
+    open_session: SessionOpener, hosts: Hosts
 ) -> None:
     """Whatever a session keeps open ends with it."""
     flood, other = await open_session(hosts.plain), await open_session(hosts.plain)
@@ -168,7 +168,7 @@ threading.Event().wait()
 
 @ONE_MODE
 async def test_descriptors_on_their_way_keep_no_session_from_starting(
-    open_session: OpenSession,
+    open_session: SessionOpener,
 ) -> None:
     """The kernel counts them for all sessions of a user together."""
     hoarder = await open_session()
@@ -213,6 +213,7 @@ async def test_a_name_that_leads_inside_is_refused(tmp_path: Path, hosts: Hosts)
     ("allowed", "runner", "fault"),
     [
         ("http://x/", "kernel", "'http://x/' is no host name such as pypi.org"),
+        ('["x"', "kernel", "has neither commas between its entries nor JSON"),
         ("x:22", "kernel", "'x:22': the port must be 80, 443, or 1024 to 65535"),
         ("pypi.org", "runsc", "ALLOWED_HOSTS needs BACKBURNER_CODE__RUNNER=kernel"),
     ],

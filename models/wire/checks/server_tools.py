@@ -323,14 +323,15 @@ def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _NoSkills(Check):
-    """An empty list: no skill can be in a container."""
+class _EmptyList(Check):
+    """An empty list. `reason`: why nothing can be in it, and what to do instead."""
+
+    reason: str
 
     def __call__(self, value: Any, where: str) -> Any:
         if value != []:
             raise InvalidRequest(
-                f"'{where}' is not supported: containers of this server have no skills. Give the "
-                "files of a skill in 'file_ids', and say in 'instructions' how to use them.",
+                f"'{where}' is not supported: {self.reason}.",
                 param=where,
                 code="unsupported_parameter",
             )
@@ -340,14 +341,23 @@ class _NoSkills(Check):
         return {"type": "array", "maxItems": 0}
 
 
+_DOMAIN = String(non_empty=True, at_most=260)
 CONTAINER_FIELDS: dict[str, Check] = {
     "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
     "memory_limit": Choice("1g", "4g", "16g", "64g"),
     "network_policy": Tagged(
-        {"disabled": Record({})},
-        {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
+        {
+            "disabled": Record({}),
+            "allowlist": Record(
+                {"allowed_domains": Array(_DOMAIN, at_most=100, non_empty=True)},
+                {"domain_secrets": _EmptyList("this server stores and shows the tools")},
+            ),
+        }
     ),
-    "skills": _NoSkills(),
+    "skills": _EmptyList(
+        "containers of this server have no skills. Give the files of a skill in 'file_ids', and "
+        "say in 'instructions' how to use them"
+    ),
 }
 """What a client may say of a new container."""
 _AUTO_CONTAINER = Record({}, CONTAINER_FIELDS)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from features.code import commands
-from tests.integration.code.sandbox.conftest import OpenSession, Session
+from tests.integration.code.sandbox.conftest import Session, SessionOpener
 from tests.support.api import until
 from tests.support.sandboxes import running_sandbox
 
@@ -108,7 +108,7 @@ async def test_cells_that_do_not_make_sense_are_refused(session: Session) -> Non
 
 @ONE_MODE
 async def test_a_running_cell_is_not_idle_and_a_closed_session_is_lost(
-    open_session: OpenSession,
+    open_session: SessionOpener,
 ) -> None:
     session = await open_session()
     cell = await session.begin({"kind": "python", "code": "import time; time.sleep(60)"})

@@ -8,11 +8,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import openai
 from openai.types.responses import Response, ResponseCodeInterpreterToolCall
 from openai.types.responses.tool_param import CodeInterpreter
 
@@ -186,7 +187,8 @@ class _Campaign:
         self._result.calls.update(item.status for item in calls)
         self._violated(f"{created.id}: {words}" for words in _mistakes(response, calls))
         for container in {item.container_id for item in calls}:
-            await client.containers.delete(container)
+            with suppress(openai.NotFoundError):  # a repeated request whose first answer was lost
+                await client.containers.delete(container)
 
     def _violated(self, words: Iterator[str]) -> None:
         self._result.violations += words

@@ -10,6 +10,7 @@ import structlog
 
 from features.images.answers import NoImage, decoded, kind_of, too_large
 from features.images.inputs import InputImages, Source, editable, encoded, project_files
+from features.images.stored import store_image
 from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
@@ -88,8 +89,9 @@ class ImageGeneration:
         self._max_bytes = maker.settings.bytes
         self.time: float | None = maker.settings.time.total_seconds()
         self._editable: list[Source] = []
-        files = project_files(maker.resources.pool, maker.resources.storage, context.project)
-        self._inputs = InputImages(maker.settings, context.egress, files)
+        resources = maker.resources
+        files = project_files(resources.pool, resources.storage, context.project)
+        self._inputs = InputImages(maker.settings, context.egress, files, resources.images)
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """Only the model starts calls; what they may edit is in the history."""
@@ -173,8 +175,12 @@ class ImageGeneration:
         await self._maker.count(self._context, item, model, made)
         content = await self._content(made)
         fields = {"action": action, **made.answer.fields}
-        kind = kind_of(content, self._max_bytes).rpartition("/")[2]
-        fields |= {"output_format": kind, "result": await asyncio.to_thread(encoded, content)}
+        kind = kind_of(content, self._max_bytes)
+        resources = self._maker.resources
+        result: Any = await store_image(resources, self._project, item["id"], content, kind)
+        if result is None:
+            result = await asyncio.to_thread(encoded, content)
+        fields |= {"output_format": kind.rpartition("/")[2], "result": result}
         words = f"The image was {'edited' if images else 'made'}, and the user sees it."
         return ToolResult(fields, tool_output=words)
 

@@ -7,13 +7,15 @@ left out: the bus only makes it faster.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 
-from models.db.database import Pool, fetch_when_available, find_by_id
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
+from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import (
     LOG_PAGE,
     PAGE_LIMITS,
@@ -23,10 +25,12 @@ from models.db.queries.read import (
     is_page_full,
 )
 from models.errors import ApiError
+from models.files.response_images import ResponseImages
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
-from models.wire.events import ends_stream, split_frames
+from models.wire.events import decode_frame, ends_stream, split_frames
+from models.wire.image_marks import items_of, marked_sizes, may_have_marks
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
@@ -36,6 +40,9 @@ DONE = b"data: [DONE]\n\n"
 _MEMORY_WAIT = 600.0
 """Seconds for which a stream waits for the memory of an event of more than 256 KiB. Its client may
 resume it then."""
+_STORAGE_WAIT = 60.0
+"""Seconds for which a stream waits for the storage of an image. A foreground response is cancelled
+when its stream ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +115,11 @@ class KnownEvents:
 class EventReader:
     """Serves all readers of one web process."""
 
-    def __init__(self, pool: Pool, bus: Bus) -> None:
+    def __init__(self, pool: Pool, bus: Bus, images: ResponseImages | None = None) -> None:
+        """`images`: puts stored images into events. None: this process has no storage."""
         self._pool = pool
         self._bus = bus
+        self.images = images or ResponseImages(pool, None)
         self._closing = False
         self._aborted = False
 
@@ -137,11 +146,60 @@ class EventReader:
         `[DONE]`.
 
         Without `[DONE]` if the row was deleted, the stream has diverged, this process stops, or
-        there is no memory for a large event for minutes.
+        there is no memory for a large event for minutes, or an image cannot be read for one.
         `known`: sent at once as the first frames. The log is then not read before there is a
         reason to, if the prepared inbox was subscribed in time. `held`: what the stream has of the
         process's memory for large bodies; the caller releases it. None: it needs no part.
         """
+        async with aclosing(
+            self._stored(response_id, after, background=background, known=known, held=held)
+        ) as blocks:
+            async for block in blocks:
+                if not may_have_marks(block):
+                    yield block
+                    continue
+                filled = await self._with_images(response_id, block, held)
+                if filled is None:
+                    return
+                yield filled
+                del block, filled
+                if held is not None:
+                    held.release()
+
+    async def _with_images(
+        self, response_id: UUID, block: bytes, held: Reservation | None
+    ) -> bytes | None:
+        """A block with its images; None if they cannot be read, or there is no memory for them."""
+        size = sum(
+            marked_sizes(items_of(decode_frame(frame)))
+            for frame in split_frames(block)
+            if may_have_marks(frame)
+        )
+        if not size:
+            return block
+        projects = await fetch_when_available(self._pool, PROJECT_OF, {"id": response_id})
+        try:
+            if held is not None:
+                # As they are read, in base64, and as they are sent.
+                await held.grow(3 * size, _MEMORY_WAIT)
+            for project in projects:
+                return await self.images.filled_frames(project, block, within=_STORAGE_WAIT)
+        except (ApiError, *DATABASE_UNAVAILABLE) as error:
+            logger.warning(
+                "stream_without_image", response=public_id(response_id), error=str(error)
+            )
+        return None
+
+    async def _stored(
+        self,
+        response_id: UUID,
+        after: int,
+        *,
+        background: bool,
+        known: KnownEvents | None,
+        held: Reservation | None,
+    ) -> AsyncGenerator[bytes]:
+        """As `follow`, as the frames are stored."""
         cursor = StreamCursor(after)
         if known is not None:
             yield known.frames

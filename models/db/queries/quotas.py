@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OPEN, RETRYING
+from models.db.queries.common import ENDED, OF_ITEM, OPEN, RETRYING
 from models.db.statement import Query, column
 from models.lifecycle import Lane
 
@@ -114,15 +114,19 @@ STORED_WITH_RESPONSES = Query(
 )
 """Measures a part of what a project stores: the next responses behind `after`, of all
 projects, in the order of their ids. Values that are stored apart from their rows are not read."""
-STORED_IN_CONVERSATIONS = column(
-    """
-    SELECT coalesce(sum(pg_column_size(i.payload)), 0)::bigint FROM conversations c
-    JOIN items i ON i.conversation_id = c.id
-    WHERE c.project_id = :project AND i.response_id IS NULL
+STORED_APART = column(
+    f"""
+    SELECT ((SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM conversations c
+             JOIN items i ON i.conversation_id = c.id
+             WHERE c.project_id = :project AND i.response_id IS NULL)
+            + (SELECT coalesce(sum(f.bytes), 0) FROM files f
+               WHERE f.project_id = :project AND f.purpose = '{OF_ITEM}'
+                 AND f.delete_requested_at IS NULL))::bigint
     """,
     int,
 )
-"""Measures the items of a project's conversations that belong to no response."""
+"""Measures the items of a project's conversations that belong to no response, and the images of
+all its items that are stored as files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import structlog
 
 from features.images.answers import NoImage, decoded, kind_of, too_large
 from features.images.inputs import InputImages, Source, editable, encoded, project_files
-from features.images.stored import store_image
+from features.images.stored import find_image, store_image
 from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
@@ -146,8 +146,12 @@ class ImageGeneration:
         action: str = self._tool.get("action", "auto")
         return action
 
+    def _action_of(self, item: Item) -> str:
+        action: str = item.get("action", "generate") if self._action == "auto" else self._action
+        return action
+
     async def _make(self, item: Item, prompt: str) -> ToolResult:
-        action = item.get("action", "generate") if self._action == "auto" else self._action
+        action = self._action_of(item)
         model: str = self._tool.get("model") or self._maker.settings.model or ""
         images = await self._input_images() if action == "edit" else []
         request = ImageRequest(
@@ -174,15 +178,21 @@ class ImageGeneration:
         made = await self._maker.make(self._project, model, request, show_partial)
         await self._maker.count(self._context, item, model, made)
         content = await self._content(made)
-        fields = {"action": action, **made.answer.fields}
+        fields: dict[str, Any] = {"action": action, **made.answer.fields}
         kind = kind_of(content, self._max_bytes)
         resources = self._maker.resources
-        result: Any = await store_image(resources, self._project, item["id"], content, kind)
-        if result is None:
-            result = await asyncio.to_thread(encoded, content)
-        fields |= {"output_format": kind.rpartition("/")[2], "result": result}
-        words = f"The image was {'edited' if images else 'made'}, and the user sees it."
-        return ToolResult(fields, tool_output=words)
+        stored = await store_image(resources, self._project, item["id"], content, kind)
+        if stored is not None:
+            return _result(fields, kind, stored.mark)
+        return _result(fields, kind, await asyncio.to_thread(encoded, content))
+
+    async def recover(self, item: Item) -> ToolResult | None:
+        """The image that was stored, and counted, before its worker died. What the upstream said of
+        it besides is lost."""
+        stored = await find_image(self._maker.resources, self._project, item["id"])
+        if stored is None:
+            return None
+        return _result({"action": self._action_of(item)}, stored.media_type, stored.mark)
 
     async def _input_images(self) -> list[InputImage]:
         """What is edited. Raises NoImage."""
@@ -214,6 +224,15 @@ class ImageGeneration:
         if made.answer.data:
             return await asyncio.to_thread(decoded, made.answer.data, self._max_bytes)
         return await self._inputs.download(made.answer.url)
+
+
+def _result(fields: dict[str, Any], media_type: str, image: Any) -> ToolResult:
+    """The result of a call that has made an image. `image`: the field `result`."""
+    verb = "edited" if fields["action"] == "edit" else "made"
+    return ToolResult(
+        {**fields, "output_format": media_type.rpartition("/")[2], "result": image},
+        tool_output=f"The image was {verb}, and the user sees it.",
+    )
 
 
 def _open(output_index: int, new_id: Any) -> OpenImageCall:

@@ -6,7 +6,6 @@ copied elsewhere shows nothing. It is an object, and what clients and upstreams 
 a text. Pure.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +22,14 @@ class ImageMark:
 
     item: dict[str, Any]
     digest: str
-    """SHA-256 of the image"""
+    """SHA-256 of the image, in hex"""
     size: int
     """characters of its base64"""
 
 
-def image_mark(content: bytes) -> dict[str, Any]:
-    """The `result` of an item whose image is stored as a file."""
-    return {_FIELD: hashlib.sha256(content).hexdigest(), "size": (len(content) + 2) // 3 * 4}
+def image_mark(digest: str, size: int) -> dict[str, Any]:
+    """The `result` of an item whose image is stored as a file. `digest`: of its `size` bytes."""
+    return {_FIELD: digest, "size": (size + 2) // 3 * 4}
 
 
 def may_have_marks(encoded: bytes) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import groupby
 from uuid import UUID
 
 import structlog
@@ -158,32 +159,31 @@ class EventReader:
                 if not may_have_marks(block):
                     yield block
                     continue
-                filled = await self._with_images(response_id, block, held)
-                if filled is None:
-                    return
-                yield filled
-                del block, filled
-                if held is not None:
-                    held.release()
+                for piece in _pieces(block):
+                    filled = await self._with_images(response_id, piece, held)
+                    if filled is None:
+                        return
+                    yield filled
+                    del filled
+                    if held is not None:
+                        held.release()
 
     async def _with_images(
-        self, response_id: UUID, block: bytes, held: Reservation | None
+        self, response_id: UUID, piece: bytes, held: Reservation | None
     ) -> bytes | None:
-        """A block with its images; None if they cannot be read, or there is no memory for them."""
-        size = sum(
-            marked_sizes(items_of(decode_frame(frame)))
-            for frame in split_frames(block)
-            if may_have_marks(frame)
-        )
+        """One of `_pieces` with its images; None if they cannot be read, or there is no memory for
+        them."""
+        is_marked = may_have_marks(piece)
+        size = marked_sizes(items_of(decode_frame(piece.removesuffix(DONE)))) if is_marked else 0
         if not size:
-            return block
+            return piece
         projects = await fetch_when_available(self._pool, PROJECT_OF, {"id": response_id})
         try:
             if held is not None:
                 # As they are read, in base64, and as they are sent.
                 await held.grow(3 * size, _MEMORY_WAIT)
             for project in projects:
-                return await self.images.filled_frames(project, block, within=_STORAGE_WAIT)
+                return await self.images.filled_frames(project, piece, within=_STORAGE_WAIT)
         except (ApiError, *DATABASE_UNAVAILABLE) as error:
             logger.warning(
                 "stream_without_image", response=public_id(response_id), error=str(error)
@@ -295,6 +295,19 @@ class EventReader:
         return await fetch_when_available(
             self._pool, LOG_PAGE, {**values, "bytes": size}, size=size
         )
+
+
+def _pieces(block: bytes) -> list[bytes]:
+    """The frames of a block: each that may have the mark of an image alone, those between them
+    together."""
+    pieces: list[bytes] = []
+    frames = split_frames(block.removesuffix(DONE))
+    for is_marked, group in groupby(frames, may_have_marks):
+        found = list(group)
+        pieces += found if is_marked else [b"".join(found)]
+    if block.endswith(DONE):
+        pieces[-1] += DONE
+    return pieces
 
 
 def _is_too_large(row: LogPageRow) -> bool:

@@ -16,7 +16,7 @@ from models.db.queries.quotas import (
     CONVERSATIONS,
     ENDED_RESPONSES,
     OPEN_RESPONSES,
-    STORED_APART,
+    STORED_IN_CONVERSATIONS,
     STORED_WITH_RESPONSES,
 )
 from models.db.queries.usage import USED_TOKENS
@@ -204,7 +204,7 @@ class ProjectStorage:
 
     async def _stored_bytes(self, project: UUID) -> int:
         values = {"project": project, "after": UUID(int=0)}
-        [stored] = await fetch_idempotent(self._pool, STORED_APART, values)
+        [stored] = await fetch_idempotent(self._pool, STORED_IN_CONVERSATIONS, values)
         while True:
             started_at = time.monotonic()
             [part] = await fetch_idempotent(self._pool, STORED_WITH_RESPONSES, values)

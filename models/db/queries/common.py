@@ -184,7 +184,8 @@ trigger deletes it with the item (migrations/functions.sql)."""
 _IMAGE_SIZE = """CASE WHEN jsonb_typeof(e.value #> '{result,size}') = 'number'
                            AND e.value ->> 'type' = 'image_generation_call'
                     THEN CAST(e.value #>> '{result,size}' AS bigint) ELSE 0 END"""
-"""Of an image that is stored as a file (models/wire/image_marks.py)."""
+"""Of an image that is stored as a file (models/wire/image_marks.py). Output gets one only by
+FINISH_CALL, which is given the size."""
 
 
 def insert_items(
@@ -208,7 +209,8 @@ def insert_items(
     if origins is not None:
         columns, values = ", origin, call_key", f", {origin}, {key}"
         size += f" + coalesce(octet_length({origin}), 0)"
-    size += f" + {_IMAGE_SIZE}"
+    if direction == "input":
+        size += f" + {_IMAGE_SIZE}"
     return f"""
         INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size{columns})
         SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type',

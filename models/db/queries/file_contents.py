@@ -73,7 +73,7 @@ STORED_FILES = Query(
     StorageUse,
 )
 """Counts the files of a project, without the file `id`. Images of items count with their responses
-(quotas.STORED_APART)."""
+(quotas.STORED_WITH_RESPONSES)."""
 
 INSERT_PART = column(
     f"""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from models.db.queries.common import ENDED, OF_ITEM, OPEN, RETRYING
+from models.db.queries.common import ENDED, OPEN, RETRYING
 from models.db.statement import Query, column
 from models.lifecycle import Lane
 
@@ -96,6 +96,10 @@ class StoredPart:
     """of the project's own among them"""
 
 
+_ITEM_BYTES = (
+    "CASE i.type WHEN 'image_generation_call' THEN i.size ELSE pg_column_size(i.payload) END"
+)
+"""The image of an item counts, whether it is in its row or stored as a file."""
 _MEASURED = 2000
 """Responses that are measured at a time: some milliseconds. With a parameter in its place the
 planner expects a tenth of all responses, and compiles the statement."""
@@ -105,7 +109,7 @@ STORED_WITH_RESPONSES = Query(
                                WHERE r.id > :after ORDER BY r.id LIMIT {_MEASURED})
     SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
            (SELECT coalesce(sum(p.parameters
-                   + (SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM items i WHERE i.response_id = p.id)
+                   + (SELECT coalesce(sum({_ITEM_BYTES}), 0) FROM items i WHERE i.response_id = p.id)
                    + (SELECT coalesce(sum(pg_column_size(e.frames)), 0) FROM event_log e
                       WHERE e.response_id = p.id)), 0)
             FROM page p WHERE p.project_id = :project)::bigint AS stored_bytes
@@ -114,19 +118,15 @@ STORED_WITH_RESPONSES = Query(
 )
 """Measures a part of what a project stores: the next responses behind `after`, of all
 projects, in the order of their ids. Values that are stored apart from their rows are not read."""
-STORED_APART = column(
+STORED_IN_CONVERSATIONS = column(
     f"""
-    SELECT ((SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM conversations c
-             JOIN items i ON i.conversation_id = c.id
-             WHERE c.project_id = :project AND i.response_id IS NULL)
-            + (SELECT coalesce(sum(f.bytes), 0) FROM files f
-               WHERE f.project_id = :project AND f.purpose = '{OF_ITEM}'
-                 AND f.delete_requested_at IS NULL))::bigint
+    SELECT coalesce(sum({_ITEM_BYTES}), 0)::bigint FROM conversations c
+    JOIN items i ON i.conversation_id = c.id
+    WHERE c.project_id = :project AND i.response_id IS NULL
     """,
     int,
 )
-"""Measures the items of a project's conversations that belong to no response, and the images of
-all its items that are stored as files."""
+"""Measures the items of a project's conversations that belong to no response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from models.ids import parse_response_id
 from models.wire.image_marks import image_mark
 from tests.conftest import PrivateStack
 from tests.support import batches, keys
-from tests.support.api import JSON, decode, until
+from tests.support.api import decode, until
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,

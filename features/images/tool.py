@@ -81,6 +81,7 @@ class ImageGeneration:
     in_order = False
 
     def __init__(self, maker: ImageMaker, tool: Mapping[str, Any], context: ToolContext) -> None:
+        """`tool`: its options, checked."""
         assert context.project is not None
         self._maker = maker
         self._tool = tool
@@ -209,11 +210,7 @@ class ImageGeneration:
         return images
 
     def _options(self, action: str) -> dict[str, Any]:
-        """A native upstream would have got the tool unchecked: what has another type stays out."""
-        names = _OPTION_OF.get(action, _OPTIONS)
-        return {
-            name: self._tool[name] for name in names if type(self._tool.get(name)) in (str, int)
-        }
+        return {name: self._tool[name] for name in _OPTION_OF[action] if name in self._tool}
 
     def _response_format(self) -> dict[str, str]:
         wanted = self._maker.settings.response_format

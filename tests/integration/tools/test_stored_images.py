@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import openai
 import psycopg
 import pytest
 
 from models.files.response_images import image_file
 from models.files.storage import part_key
 from models.ids import parse_response_id
+from models.keys import KeyGrant
 from models.wire.image_marks import image_mark
 from tests.conftest import PrivateStack
 from tests.support import batches, keys
@@ -27,9 +29,11 @@ from tests.support.fake_upstream import (
     finish,
     reply,
     silence_until,
+    status,
     usage,
 )
 from tests.support.images import IMAGE_MODEL, b64, image, png
+from tests.support.native_script import native_reply
 from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.websocket_client import socket
 
@@ -194,8 +198,14 @@ async def test_nobody_can_forge_the_mark_of_an_image(tool_stack: Stack, model: s
 
 
 @pytest.fixture
-async def own_stack(private_stack: PrivateStack) -> AsyncIterator[Stack]:
+async def own_stack(private_stack: PrivateStack, fake: FakeUpstream) -> AsyncIterator[Stack]:
+    """The upstream `openai` has the Responses API. Models `mixed-*` are asked there first."""
     settings = {
+        "BACKBURNER_UPSTREAMS__OPENAI__BASE_URL": fake.base_url,
+        "BACKBURNER_UPSTREAMS__OPENAI__API": "responses",
+        "BACKBURNER_ROUTES": json.dumps(
+            {"native-*": "openai", "mixed-*": ["openai", "default"], "*": "default"}
+        ),
         **SHORT_LEASES,
         "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL,
         "BACKBURNER_WORKER__PURGE_INTERVAL": "0.3",
@@ -272,6 +282,55 @@ async def test_an_image_is_deleted_with_the_last_item_that_has_it(
         parse_response_id(unstored.id),
     )
     await until(lambda: not brief.exists())
+
+
+async def test_an_upstream_with_the_responses_api_gets_the_image_itself(
+    own_stack: Stack, fake: FakeUpstream, model: str
+) -> None:
+    client = own_stack.openai()
+    first = await client.responses.create(model=model, input="A cat", tools=[PAINTER])
+    fake.script(native_reply("Nice"), name="native-cat")
+    by_id: Any = [{"type": "image_generation_call", "id": first.output[0].id}, *WORDS]
+    await client.responses.create(model="native-cat", input=by_id)
+    given = fake.requests_for("native-cat")[0].body["input"][0]
+    assert (given["type"], given["result"]) == ("image_generation_call", b64(IMAGE))
+    folder = Path(own_stack.environment()["BACKBURNER_FILES__FOLDER"])
+    _take_away(folder)
+    with pytest.raises(openai.APIStatusError) as failure:
+        await client.responses.create(model="native-cat", input=by_id)
+    assert failure.value.status_code == 503
+    _bring_back(folder)
+
+
+def _down_or_chat(request: UpstreamRequest) -> Script:
+    return [status(500)] if request.path == "/v1/responses" else _paint_or_answer(request)
+
+
+async def test_a_tool_that_this_server_may_run_after_all_is_checked(
+    own_stack: Stack, fake: FakeUpstream
+) -> None:
+    """The first upstream of the model would make the image itself; it is down."""
+    fake.decide(IMAGE_MODEL, lambda _: image(IMAGE))
+    rude: Any = {
+        **PAINTER,
+        "partial_images": "2",
+        "input_image_mask": "no",
+        "action": ["edit"],
+        "size": 7,
+    }
+    fake.decide("mixed-cat", _down_or_chat)
+    for models, expected in ((("mixed-cat",), 403), (("mixed-cat", IMAGE_MODEL), 200)):
+        key = keys.create(own_stack.dsn, "default", grant=KeyGrant(allowed_models=models))
+        body = {"model": "mixed-cat", "input": "A cat", "tools": [rude]}
+        answer = await own_stack.api(key=key).call("POST", "/responses", body)
+        assert answer.status == expected, answer.raw
+    assert answer.body["output"][0]["result"] == b64(IMAGE)
+    asked = fake.requests_for(IMAGE_MODEL)[-1].body
+    assert asked == {"model": IMAGE_MODEL, "prompt": "A cat"}
+    mask = {"file_id": f"file-{'0' * 32}"}
+    body["tools"] = [{**PAINTER, "input_image_mask": mask}]
+    answer = await own_stack.api(key=key).call("POST", "/responses", body)
+    assert (answer.status, answer.body["error"]["code"]) == (400, "file_not_found")
 
 
 @pytest.mark.timeout(60)

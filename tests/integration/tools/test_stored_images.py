@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from models.files.storage import part_key
 from models.ids import parse_response_id
 from models.keys import KeyGrant
 from models.wire.image_marks import image_mark
-from tests.conftest import PrivateStack
 from tests.support import batches, keys
 from tests.support.api import decode, until
+from tests.support.console import CONSOLE_SETTINGS, OPERATOR_TOKEN, console_user
 from tests.support.fake_upstream import (
     FakeUpstream,
     Script,
@@ -34,7 +35,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.images import IMAGE_MODEL, b64, image, png
 from tests.support.native_script import native_reply
-from tests.support.stack import SHORT_LEASES, Stack
+from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.websocket_client import socket
 
 IMAGE = png(7, 200)
@@ -197,8 +198,13 @@ async def test_nobody_can_forge_the_mark_of_an_image(tool_stack: Stack, model: s
     assert (await api.get(made.id))["output"][0]["result"] is None
 
 
-@pytest.fixture
-async def own_stack(private_stack: PrivateStack, fake: FakeUpstream) -> AsyncIterator[Stack]:
+@pytest.fixture(scope="module")
+async def own_stack(
+    tmp_path_factory: pytest.TempPathFactory,
+    database_server: Databases,
+    suite_settings: SuiteSettings,
+    fake: FakeUpstream,
+) -> AsyncIterator[Stack]:
     """The upstream `openai` has the Responses API. Models `mixed-*` are asked there first."""
     settings = {
         "BACKBURNER_UPSTREAMS__OPENAI__BASE_URL": fake.base_url,
@@ -209,8 +215,10 @@ async def own_stack(private_stack: PrivateStack, fake: FakeUpstream) -> AsyncIte
         **SHORT_LEASES,
         "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL,
         "BACKBURNER_WORKER__PURGE_INTERVAL": "0.3",
+        **CONSOLE_SETTINGS,
     }
-    async with private_stack(settings=settings) as running:
+    folder = tmp_path_factory.mktemp("images")
+    async with stack(folder, database_server, suite_settings, fake, settings=settings) as running:
         yield running
 
 
@@ -306,6 +314,24 @@ def _down_or_chat(request: UpstreamRequest) -> Script:
     return [status(500)] if request.path == "/v1/responses" else _paint_or_answer(request)
 
 
+async def test_an_operator_sees_it(own_stack: Stack, fake: FakeUpstream, model: str) -> None:
+    """A small one and one that is too large for the page."""
+    for content in (png(1, 10), png(2, 1200)):
+        fake.decide(IMAGE_MODEL, partial(_answer_with, content))
+        response = await own_stack.api().create(model, tools=[PAINTER])
+        path = f"/console/responses/{response['id']}"
+        async with console_user(own_stack, OPERATOR_TOKEN) as user:
+            page = await user.reveal(path)
+            assert page.html.count('<img class="picture"') == 1
+            image_path = f"{path}/image?item={response['output'][0]['id']}"
+            async with user.session.get(f"{user.origin}{image_path}") as shown:
+                assert (shown.content_type, await shown.read()) == ("image/png", content)
+
+
+def _answer_with(content: bytes, _: UpstreamRequest) -> Script:
+    return image(content)
+
+
 async def test_a_tool_that_this_server_may_run_after_all_is_checked(
     own_stack: Stack, fake: FakeUpstream
 ) -> None:
@@ -358,7 +384,7 @@ async def test_a_kill_between_the_image_and_its_result_leaves_one_bill_and_one_o
     stored = await _object_of(own_stack, made["id"])
     assert stored.read_bytes() == IMAGE
     assert len(fake.requests_for(IMAGE_MODEL)) == before + 1
-    bills = "SELECT count(*) FROM usage_entries WHERE kind = 'images' AND model = %s"
-    assert await own_stack.value(bills, IMAGE_MODEL) == 1
+    bills = "SELECT count(*) FROM usage_entries WHERE kind = 'images' AND entry_id = %s"
+    assert await own_stack.value(bills, image_file(made["id"])) == 1
     await own_stack.openai().responses.delete(response_id)
     await until(lambda: not stored.exists())

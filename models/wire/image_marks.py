@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _KIND = "image_generation_call"
-_FIELD = "stored_image"
+_FIELD, _SIZE = "stored_image", "size"
 _BYTES = f'"{_FIELD}"'.encode()
 """What JSON with a mark has in it. In a text, the quotes would be escaped."""
 
@@ -29,7 +29,7 @@ class ImageMark:
 
 def image_mark(digest: str, size: int) -> dict[str, Any]:
     """The `result` of an item whose image is stored as a file. `digest`: of its `size` bytes."""
-    return {_FIELD: digest, "size": (size + 2) // 3 * 4}
+    return {_FIELD: digest, _SIZE: (size + 2) // 3 * 4}
 
 
 def may_have_marks(encoded: bytes) -> bool:
@@ -42,8 +42,8 @@ def marks_of(items: Iterable[Any]) -> Iterator[ImageMark]:
     for item in items:
         if type(item) is dict and item.get("type") == _KIND:
             result = item.get("result")
-            if type(result) is dict and type(digest := result.get(_FIELD)) is str:
-                yield ImageMark(item, digest, result["size"])
+            if type(result) is dict and result.keys() == {_FIELD, _SIZE}:
+                yield ImageMark(item, result[_FIELD], result[_SIZE])
 
 
 def marked_sizes(items: Any) -> int:

@@ -19,6 +19,7 @@ from models.db.queries.read import FoundResponse, ResponseRow
 from models.db.statement import Query, RowT
 from models.ended_line import EndedLine
 from models.errors import InvalidRequest, NotFound
+from models.files.response_images import ResponseImages
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
@@ -63,7 +64,7 @@ class ResponseStore:
     ) -> None:
         """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
-        self._images = images = event_reader.images
+        self._images = images = event_reader.images or ResponseImages(pool, None)
         self._items = ItemReader(pool, images)
         self._redis = redis
         self._event_reader = event_reader

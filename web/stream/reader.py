@@ -117,10 +117,10 @@ class EventReader:
     """Serves all readers of one web process."""
 
     def __init__(self, pool: Pool, bus: Bus, images: ResponseImages | None = None) -> None:
-        """`images`: puts stored images into events. None: this process has no storage."""
+        """`images`: puts stored images into events; None: they stay as they are stored."""
         self._pool = pool
         self._bus = bus
-        self.images = images or ResponseImages(pool, None)
+        self.images = images
         self._closing = False
         self._aborted = False
 
@@ -156,11 +156,11 @@ class EventReader:
             self._stored(response_id, after, background=background, known=known, held=held)
         ) as blocks:
             async for block in blocks:
-                if not may_have_marks(block):
+                if self.images is None or not may_have_marks(block):
                     yield block
                     continue
                 for piece in _pieces(block):
-                    filled = await self._with_images(response_id, piece, held)
+                    filled = await self._with_images(self.images, response_id, piece, held)
                     if filled is None:
                         return
                     yield filled
@@ -169,7 +169,7 @@ class EventReader:
                         held.release()
 
     async def _with_images(
-        self, response_id: UUID, piece: bytes, held: Reservation | None
+        self, images: ResponseImages, response_id: UUID, piece: bytes, held: Reservation | None
     ) -> bytes | None:
         """One of `_pieces` with its images; None if they cannot be read, or there is no memory for
         them."""
@@ -183,7 +183,7 @@ class EventReader:
                 # As they are read, in base64, and as they are sent.
                 await held.grow(3 * size, _MEMORY_WAIT)
             for project in projects:
-                return await self.images.filled_frames(project, piece, within=_STORAGE_WAIT)
+                return await images.filled_frames(project, piece, within=_STORAGE_WAIT)
         except (ApiError, *DATABASE_UNAVAILABLE) as error:
             logger.warning(
                 "stream_without_image", response=public_id(response_id), error=str(error)

@@ -148,6 +148,8 @@ async def test_later_responses_conversations_and_batches_get_the_image(
     await tool_stack.api().wait_for_end(copied.id)
     given: Any = (await client.responses.input_items.list(copied.id, order="asc")).data[0]
     assert (given.id, base64.b64decode(given.result)) == (item.id, IMAGE)
+    smallest = "SELECT min(size) FROM items WHERE item_id = %s"  # also of the copies
+    assert await tool_stack.value(smallest, item.id) > len(b64(IMAGE))
     again = await tool_stack.api().call("POST", f"/responses/{copied.id}/retry")
     assert again.status == 200, again.raw
     assert (await tool_stack.api().wait_for_end(again.body["id"]))["status"] == "completed"

@@ -157,7 +157,9 @@ async def _answer(
         raise Unavailable("The response was cancelled. Please retry.")
     if row.status == Status.FAILED:
         raise ApiError(row.error["message"] if row.error else "The response failed.")
-    shown = await state.response_store.show_ended(row, hold=partial(held_bytes, request))
+    shown = await state.response_store.show_ended(
+        accepted.project, row, hold=partial(held_bytes, request)
+    )
     state.record_answer(accepted, request)
     return json_response(message_of(shown, translated.thinking))
 

@@ -22,6 +22,7 @@ from models.ids import new_item_id
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
+from models.wire.checks.server_tools import usable_image_tool
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
@@ -138,29 +139,43 @@ class RequestValidation:
         self._require_compactable(request)
         if not rules.native:
             await self._check_image_tools(request, key)
+        elif self._may_make_images(upstreams):
+            await self._check_image_tools(request, key, is_last_resort=True)
         request = with_approvals(request, self._settings.mcp.require_approval)
         return request if rules.searches else without_searches(request)
 
-    async def _check_image_tools(self, request: CreateRequest, key: ApiKey) -> None:
+    def _may_make_images(self, upstreams: Sequence[Destination]) -> bool:
+        """Whether this server makes images itself if the first upstream does not answer."""
+        has_model = self._settings.images.model is not None
+        return has_model and any(each.upstream.api != "responses" for each in upstreams)
+
+    async def _check_image_tools(
+        self, request: CreateRequest, key: ApiKey, *, is_last_resort: bool = False
+    ) -> None:
         """Raises InvalidRequest for an image model or a mask that the project does not have, and
-        ModelNotAllowed for a model that the key may not use."""
+        ModelNotAllowed for a model that the key may not use. `is_last_resort`: an upstream comes
+        first that may know other models and masks."""
         for index, tool in enumerate(request.parameters.get("tools", ())):
             if tool["type"] != IMAGE_GENERATION:
                 continue
             where = f"tools[{index}]"
-            if "model" in tool and not self.upstreams_of(key, tool["model"]):
+            options = usable_image_tool(tool) if is_last_resort else tool
+            model = options.get("model")
+            if model and not (is_last_resort or self.upstreams_of(key, model)):
                 raise InvalidRequest(
-                    f"The image model '{shorten(tool['model'])}' does not exist.",
+                    f"The image model '{shorten(model)}' does not exist.",
                     param=f"{where}.model",
                     code="model_not_found",
                 )
-            model = tool.get("model", self._settings.images.model)
-            if model is not None:
+            if model := model or self._settings.images.model:
                 require_model(key, model)
-            mask = tool.get("input_image_mask", {})
+            mask = options.get("input_image_mask", {})
             if "file_id" in mask:
                 await self._input_files.check_image(
-                    key.project_id, mask["file_id"], f"{where}.input_image_mask.file_id"
+                    key.project_id,
+                    mask["file_id"],
+                    f"{where}.input_image_mask.file_id",
+                    upstreams=None if is_last_resort else (),
                 )
 
     def _rules_of(self, upstreams: Sequence[Destination]) -> CreateRules:

@@ -136,7 +136,7 @@ async def input_items(response_id: str, request: Request, project: Project) -> R
     parse_include(request)
     store = app_state(request).response_store
     row = await store.find(project, response_id)
-    return json_response(await store.input_items(row, page_query, held_bytes(request)))
+    return json_response(await store.input_items(project, row, page_query, held_bytes(request)))
 
 
 async def _build_response(
@@ -162,7 +162,7 @@ async def _build_response(
         return await _json(state, accepted, request, shown.body, shown.headers)
     row = await wait_for_response(state, accepted, request)
     return await _json(
-        state, accepted, request, await state.response_store.show_ended(row, hold=hold)
+        state, accepted, request, await state.response_store.show_ended(project, row, hold=hold)
     )
 
 

@@ -7,13 +7,16 @@ left out: the bus only makes it faster.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import groupby
 from uuid import UUID
 
 import structlog
 
-from models.db.database import Pool, fetch_when_available, find_by_id
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
+from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import (
     LOG_PAGE,
     PAGE_LIMITS,
@@ -23,10 +26,12 @@ from models.db.queries.read import (
     is_page_full,
 )
 from models.errors import ApiError
+from models.files.response_images import ResponseImages
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
-from models.wire.events import ends_stream, split_frames
+from models.wire.events import decode_frame, ends_stream, split_frames
+from models.wire.image_marks import items_of, marked_sizes, may_have_marks
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
@@ -36,6 +41,9 @@ DONE = b"data: [DONE]\n\n"
 _MEMORY_WAIT = 600.0
 """Seconds for which a stream waits for the memory of an event of more than 256 KiB. Its client may
 resume it then."""
+_STORAGE_WAIT = 60.0
+"""Seconds for which a stream waits for the storage of an image. A foreground response is cancelled
+when its stream ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +116,11 @@ class KnownEvents:
 class EventReader:
     """Serves all readers of one web process."""
 
-    def __init__(self, pool: Pool, bus: Bus) -> None:
+    def __init__(self, pool: Pool, bus: Bus, images: ResponseImages | None = None) -> None:
+        """`images`: puts stored images into events; None: they stay as they are stored."""
         self._pool = pool
         self._bus = bus
+        self.images = images
         self._closing = False
         self._aborted = False
 
@@ -137,11 +147,59 @@ class EventReader:
         `[DONE]`.
 
         Without `[DONE]` if the row was deleted, the stream has diverged, this process stops, or
-        there is no memory for a large event for minutes.
+        there is no memory for a large event for minutes, or an image cannot be read for one.
         `known`: sent at once as the first frames. The log is then not read before there is a
         reason to, if the prepared inbox was subscribed in time. `held`: what the stream has of the
         process's memory for large bodies; the caller releases it. None: it needs no part.
         """
+        async with aclosing(
+            self._stored(response_id, after, background=background, known=known, held=held)
+        ) as blocks:
+            async for block in blocks:
+                if self.images is None or not may_have_marks(block):
+                    yield block
+                    continue
+                for piece in _pieces(block):
+                    filled = await self._with_images(self.images, response_id, piece, held)
+                    if filled is None:
+                        return
+                    yield filled
+                    del filled
+                    if held is not None:
+                        held.release()
+
+    async def _with_images(
+        self, images: ResponseImages, response_id: UUID, piece: bytes, held: Reservation | None
+    ) -> bytes | None:
+        """One of `_pieces` with its images; None if they cannot be read, or there is no memory for
+        them."""
+        is_marked = may_have_marks(piece)
+        size = marked_sizes(items_of(decode_frame(piece.removesuffix(DONE)))) if is_marked else 0
+        if not size:
+            return piece
+        projects = await fetch_when_available(self._pool, PROJECT_OF, {"id": response_id})
+        try:
+            if held is not None:
+                # As they are read, in base64, and as they are sent.
+                await held.grow(3 * size, _MEMORY_WAIT)
+            for project in projects:
+                return await images.filled_frames(project, piece, within=_STORAGE_WAIT)
+        except (ApiError, *DATABASE_UNAVAILABLE) as error:
+            logger.warning(
+                "stream_without_image", response=public_id(response_id), error=str(error)
+            )
+        return None
+
+    async def _stored(
+        self,
+        response_id: UUID,
+        after: int,
+        *,
+        background: bool,
+        known: KnownEvents | None,
+        held: Reservation | None,
+    ) -> AsyncGenerator[bytes]:
+        """As `follow`, as the frames are stored."""
         cursor = StreamCursor(after)
         if known is not None:
             yield known.frames
@@ -237,6 +295,19 @@ class EventReader:
         return await fetch_when_available(
             self._pool, LOG_PAGE, {**values, "bytes": size}, size=size
         )
+
+
+def _pieces(block: bytes) -> list[bytes]:
+    """The frames of a block: each that may have the mark of an image alone, those between them
+    together."""
+    pieces: list[bytes] = []
+    frames = split_frames(block.removesuffix(DONE))
+    for is_marked, group in groupby(frames, may_have_marks):
+        found = list(group)
+        pieces += found if is_marked else [b"".join(found)]
+    if block.endswith(DONE):
+        pieces[-1] += DONE
+    return pieces
 
 
 def _is_too_large(row: LogPageRow) -> bool:

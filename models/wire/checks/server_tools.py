@@ -8,6 +8,7 @@ filter is compiled there too (features/retrieval/options.py): this file knows th
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +170,19 @@ IMAGE_GENERATION_TOOL = Record(
     },
 )
 """Whether the model that makes images knows an option is for its upstream to say."""
+
+
+def usable_image_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool as this server runs it, where an upstream would have got it unchecked: without the
+    options that are wrong."""
+    usable: dict[str, Any] = {}
+    for name, check in IMAGE_GENERATION_TOOL.optional.items():
+        if tool.get(name) is not None:
+            with suppress(InvalidRequest):
+                usable[name] = check(tool[name], name)
+    return usable
+
+
 _FIELDS = Record(
     {
         "server_label": String(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),

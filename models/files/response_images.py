@@ -4,8 +4,9 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -13,19 +14,37 @@ import orjson
 import structlog
 
 from models.db.arrays import Uuids
-from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_idempotent
+from models.db.database import (
+    DATABASE_UNAVAILABLE,
+    Pool,
+    fetch_idempotent,
+    fetch_when_available,
+)
 from models.db.queries.file_contents import STORED_IMAGES, PartRow
+from models.db.queries.progress import PROJECT_OF
 from models.errors import Unavailable
 from models.files.content import read_content
 from models.files.storage import FileStorage, StorageError
 from models.ids import parse_admin_id
-from models.wire.events import in_one_line, split_frames
-from models.wire.image_marks import ImageMark, items_of, marks_of, may_have_marks
+from models.load.budget import Reservation
+from models.wire.events import DONE, decode_frame, in_one_line, split_frames
+from models.wire.image_marks import (
+    ImageMark,
+    items_of,
+    marked_sizes,
+    marks_of,
+    may_have_marks,
+)
 from models.wire.item_types import ID_PREFIXES
 
 logger = structlog.get_logger()
 
 _PREFIX = ID_PREFIXES["image_generation_call"]
+_MEMORY_WAIT = 600.0
+"""Seconds for which a stream waits for the memory of an image. Its client may resume it then."""
+_STORAGE_WAIT = 60.0
+"""Seconds for which a stream waits for the storage of an image. A foreground response is cancelled
+when its stream ends."""
 _PAUSE = 1.0
 """Seconds between two tries to read images."""
 
@@ -85,6 +104,30 @@ class ResponseImages:
             frames[place] += b"\n\n"
         return b"".join(frames)
 
+    async def in_stream(
+        self, response_id: UUID, block: bytes, held: Reservation | None
+    ) -> AsyncGenerator[bytes]:
+        """A block of frames in pieces, in which each event with an image is alone. `held`: what the
+        stream has of the process's memory for large bodies; a piece counts until the next one is
+        wanted. Raises ApiError if there is no memory for an image or it cannot be read, and what
+        DATABASE_UNAVAILABLE names."""
+        for piece in _pieces(block):
+            size = 0
+            if may_have_marks(piece):
+                size = marked_sizes(items_of(decode_frame(piece.removesuffix(DONE))))
+            if not size:
+                yield piece
+                continue
+            projects = await fetch_when_available(self._pool, PROJECT_OF, {"id": response_id})
+            if not projects:
+                raise Unavailable("The response was deleted.")
+            if held is not None:
+                # As they are read, in base64, and as they are sent.
+                await held.grow(3 * size, _MEMORY_WAIT)
+            yield await self.filled_frames(projects[0], piece, within=_STORAGE_WAIT)
+            if held is not None:
+                held.release()
+
     async def image(self, project: UUID, mark: ImageMark) -> bytes | None:
         """One image; None: it is deleted. Raises as `filled` does."""
         return (await self._contents(project, [mark])).get(mark.item["id"])
@@ -130,6 +173,18 @@ class ResponseImages:
         if (await asyncio.to_thread(hashlib.sha256, content)).hexdigest() != digest:
             raise StorageError(f"the object of the part {part.id} is damaged")
         return content
+
+
+def _pieces(block: bytes) -> list[bytes]:
+    """The frames of a block: each that may have the mark of an image alone, those between them
+    together."""
+    pieces: list[bytes] = []
+    for is_marked, group in groupby(split_frames(block.removesuffix(DONE)), may_have_marks):
+        found = list(group)
+        pieces += found if is_marked else [b"".join(found)]
+    if block.endswith(DONE):
+        pieces[-1] += DONE
+    return pieces
 
 
 def _opened(frame: bytes) -> tuple[bytes, dict[str, Any]]:

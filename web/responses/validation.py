@@ -22,7 +22,6 @@ from models.ids import new_item_id
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
-from models.wire.checks.server_tools import usable_image_tool
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.mcp import approval_requests, approval_responses, unmet_approvals
@@ -35,7 +34,6 @@ from models.wire.request import (
     with_approvals,
     without_searches,
 )
-from models.wire.tools import IMAGE_GENERATION
 from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.http.errors import find_upstreams
@@ -69,7 +67,7 @@ class RequestValidation:
         """`has_storage`: this server stores files."""
         self.account_ids = AccountIds(routes, sealer, pool)
         upstreams = list(routes.server.upstreams.values())
-        self._input_files = InputFiles(pool, upstreams, settings, has_storage=has_storage)
+        self.input_files = InputFiles(pool, upstreams, settings, has_storage=has_storage)
         self._pool = pool
         self._settings = settings
         self._routes = routes
@@ -116,7 +114,7 @@ class RequestValidation:
         limit = self._settings.limits.body
         items = await resolve_references(self._pool, project, items, limit, where)
         self._require_readable(items, project, where)
-        await self._input_files.check(project, items, where, upstreams=upstreams)
+        await self.input_files.check(project, items, where, upstreams=upstreams)
         return items
 
     async def _parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
@@ -137,46 +135,8 @@ class RequestValidation:
         await require_names(egress, urls)
         self._require_sealable(request)
         self._require_compactable(request)
-        if not rules.native:
-            await self._check_image_tools(request, key)
-        elif self._may_make_images(upstreams):
-            await self._check_image_tools(request, key, is_last_resort=True)
         request = with_approvals(request, self._settings.mcp.require_approval)
         return request if rules.searches else without_searches(request)
-
-    def _may_make_images(self, upstreams: Sequence[Destination]) -> bool:
-        """Whether this server makes images itself if the first upstream does not answer."""
-        has_model = self._settings.images.model is not None
-        return has_model and any(each.upstream.api != "responses" for each in upstreams)
-
-    async def _check_image_tools(
-        self, request: CreateRequest, key: ApiKey, *, is_last_resort: bool = False
-    ) -> None:
-        """Raises InvalidRequest for an image model or a mask that the project does not have, and
-        ModelNotAllowed for a model that the key may not use. `is_last_resort`: an upstream comes
-        first that may know other models and masks."""
-        for index, tool in enumerate(request.parameters.get("tools", ())):
-            if tool["type"] != IMAGE_GENERATION:
-                continue
-            where = f"tools[{index}]"
-            options = usable_image_tool(tool) if is_last_resort else tool
-            model = options.get("model")
-            if model and not (is_last_resort or self.upstreams_of(key, model)):
-                raise InvalidRequest(
-                    f"The image model '{shorten(model)}' does not exist.",
-                    param=f"{where}.model",
-                    code="model_not_found",
-                )
-            if model := model or self._settings.images.model:
-                require_model(key, model)
-            mask = options.get("input_image_mask", {})
-            if "file_id" in mask:
-                await self._input_files.check_image(
-                    key.project_id,
-                    mask["file_id"],
-                    f"{where}.input_image_mask.file_id",
-                    upstreams=None if is_last_resort else (),
-                )
 
     def _rules_of(self, upstreams: Sequence[Destination]) -> CreateRules:
         """What a create for these upstreams may ask for; the first of them decides."""

@@ -16,6 +16,7 @@ from models import ids
 from models.db.queries.api_keys import ApiKey
 from models.errors import ApiError, InvalidRequest
 from models.redis.quota_counters import Demand
+from models.wire.events import DONE
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
 from web.admission import AdmittedBody, admitted_body
@@ -28,7 +29,6 @@ from web.responses.create import AcceptedResponse, CreateOptions
 from web.routes.direct import DirectRoute
 from web.routes.foreground import answered_request, wait_for_response
 from web.state import AppState, app_state
-from web.stream.reader import DONE
 from web.stream.sse import obfuscate, obfuscate_if_requested, sse_response
 
 router = APIRouter(prefix="/v1/responses")

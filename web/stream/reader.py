@@ -9,14 +9,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import groupby
 from uuid import UUID
 
 import structlog
 
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
-from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import (
     LOG_PAGE,
     PAGE_LIMITS,
@@ -30,20 +28,16 @@ from models.files.response_images import ResponseImages
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
-from models.wire.events import decode_frame, ends_stream, split_frames
-from models.wire.image_marks import items_of, marked_sizes, may_have_marks
+from models.wire.events import DONE, ends_stream, split_frames
+from models.wire.image_marks import may_have_marks
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
 logger = structlog.get_logger()
 
-DONE = b"data: [DONE]\n\n"
 _MEMORY_WAIT = 600.0
 """Seconds for which a stream waits for the memory of an event of more than 256 KiB. Its client may
 resume it then."""
-_STORAGE_WAIT = 60.0
-"""Seconds for which a stream waits for the storage of an image. A foreground response is cancelled
-when its stream ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,36 +153,14 @@ class EventReader:
                 if self.images is None or not may_have_marks(block):
                     yield block
                     continue
-                for piece in _pieces(block):
-                    filled = await self._with_images(self.images, response_id, piece, held)
-                    if filled is None:
-                        return
-                    yield filled
-                    del filled
-                    if held is not None:
-                        held.release()
-
-    async def _with_images(
-        self, images: ResponseImages, response_id: UUID, piece: bytes, held: Reservation | None
-    ) -> bytes | None:
-        """One of `_pieces` with its images; None if they cannot be read, or there is no memory for
-        them."""
-        is_marked = may_have_marks(piece)
-        size = marked_sizes(items_of(decode_frame(piece.removesuffix(DONE)))) if is_marked else 0
-        if not size:
-            return piece
-        projects = await fetch_when_available(self._pool, PROJECT_OF, {"id": response_id})
-        try:
-            if held is not None:
-                # As they are read, in base64, and as they are sent.
-                await held.grow(3 * size, _MEMORY_WAIT)
-            for project in projects:
-                return await images.filled_frames(project, piece, within=_STORAGE_WAIT)
-        except (ApiError, *DATABASE_UNAVAILABLE) as error:
-            logger.warning(
-                "stream_without_image", response=public_id(response_id), error=str(error)
-            )
-        return None
+                try:
+                    async with aclosing(self.images.in_stream(response_id, block, held)) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                except (ApiError, *DATABASE_UNAVAILABLE) as error:
+                    name = public_id(response_id)
+                    logger.warning("stream_without_image", response=name, error=str(error))
+                    return
 
     async def _stored(
         self,
@@ -295,19 +267,6 @@ class EventReader:
         return await fetch_when_available(
             self._pool, LOG_PAGE, {**values, "bytes": size}, size=size
         )
-
-
-def _pieces(block: bytes) -> list[bytes]:
-    """The frames of a block: each that may have the mark of an image alone, those between them
-    together."""
-    pieces: list[bytes] = []
-    frames = split_frames(block.removesuffix(DONE))
-    for is_marked, group in groupby(frames, may_have_marks):
-        found = list(group)
-        pieces += found if is_marked else [b"".join(found)]
-    if block.endswith(DONE):
-        pieces[-1] += DONE
-    return pieces
 
 
 def _is_too_large(row: LogPageRow) -> bool:

@@ -358,7 +358,7 @@ async def test_a_tool_that_this_server_may_run_after_all_is_checked(
     mask = {"file_id": f"file-{'0' * 32}"}
     body["tools"] = [{**PAINTER, "input_image_mask": mask}]
     answer = await own_stack.api(key=key).call("POST", "/responses", body)
-    assert (answer.status, answer.body["error"]["code"]) == (400, "file_not_found")
+    assert (answer.status, answer.body["error"]["code"]) == (400, "account_id_not_allowed")
 
 
 @pytest.mark.timeout(60)

@@ -24,6 +24,7 @@ from openai.types.responses.response_create_params import (
 from openai.types.responses.response_retrieve_params import ResponseRetrieveParamsStreaming
 from openai.types.responses.responses_client_event_param import ResponseCreate
 
+from features.compact_and_count.routes import UnstoredCreate, compacting_create, counting_create
 from models.errors import InvalidRequest
 from models.wire.conversation import parse_addition, parse_conversation
 from models.wire.request import CreateRules, parse_create
@@ -35,7 +36,6 @@ from tests.support.sdk_decisions import (
     WITHOUT_EFFECT_AT_NATIVE,
 )
 from tests.support.sdk_requests import JSON, parameters
-from web.routes.unstored import UnstoredCreate, compacting_create, counting_create
 
 _INDEX = re.compile(r"\[\d+\]")
 _NOT_OF_THE_SDK = {"client_metadata"}

@@ -184,3 +184,6 @@ def _unstored_create(
         else:
             raise unknown_create_parameter(name)
     return UnstoredCreate(parameters, unused)
+
+
+ROUTERS = (router,)

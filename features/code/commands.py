@@ -117,7 +117,8 @@ def sandbox(
         try:
             asyncio.run(serve(options, host, port))
         except Unusable as error:
-            raise CommandFailed(f"code cannot be confined here: {error}") from None
+            reason = str(error).strip().rpartition("\n")[2]
+            raise CommandFailed(f"code cannot be confined here: {reason}") from None
         except OSError as error:
             raise CommandFailed(f"the sandbox cannot run: {error}") from None
         except KeyboardInterrupt:

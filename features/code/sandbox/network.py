@@ -38,13 +38,19 @@ class SessionNetwork:
     def add(self, listener: int) -> None:
         """Gives sockets to a process of the session. `listener`: is closed when it has ended, or
         the session; from then on calls fail."""
-        task = _keep(self._listeners, give_sockets(listener, self._peer))
+        task = _keep(self._listeners, self._answer_calls(listener))
         task.add_done_callback(lambda _: os.close(listener))
 
     def close(self) -> None:
         """Ends all connections."""
         for task in (*self._listeners, *self._connections):
             task.cancel()
+
+    async def _answer_calls(self, listener: int) -> None:
+        try:
+            await give_sockets(listener, self._peer)
+        except OSError as error:
+            logger.warning("no_sockets_for_code", error=str(error))
 
     async def _peer(self) -> socket.socket | None:
         try:
@@ -55,7 +61,7 @@ class SessionNetwork:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            logger.warning("no_socket_for_code", error=str(error))
+            logger.warning("no_sockets_for_code", error=str(error))
             self._room.release()
             return None
         task = _keep(self._connections, self._serve(ours))

@@ -152,6 +152,8 @@ class Sandbox:
         session = self._new_session(_Opening(), destinations)
         try:
             await session.start()
+            if destinations is not None:
+                await session.prove_sockets()
         except Unusable as error:
             return error
         finally:

@@ -198,6 +198,14 @@ class Session:
         """Starts Python. Raises Unusable."""
         self._python, self._replies = await self._started(None)
 
+    async def prove_sockets(self) -> None:
+        """Raises Unusable if code does not get the sockets by which it reaches hosts."""
+        async with asyncio.timeout(_START):
+            reply, _ = await self._run_python("import socket\nsocket.socket().close()")
+        if reply.status != "ok":
+            what = reply.error.strip().rpartition("\n")[2]
+            raise Unusable(f"the kernel does not hand calls for sockets over: {what}")
+
     def use(self) -> dict[str, int]:
         """What it uses now; disk as it was last looked at while a cell ran. Blocks."""
         pids = pids_of(self._programs())
@@ -241,8 +249,7 @@ class Session:
                 handover.close()
         if not is_ready:
             program.kill()
-            reason = program.start_error() if program.is_running else ""
-            raise Unusable(reason or "the process did not start")
+            raise Unusable(program.start_error() or "the process did not start")
         return program, replies
 
     def _order(self, command: str | None, channel: int, handover: Handover | None) -> Order:

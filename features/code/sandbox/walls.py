@@ -302,6 +302,10 @@ def restrict_calls(is_gvisor: bool, *, has_hosts: bool = False) -> int | None:
     code = ctypes.create_string_buffer(b"".join(program))
     head = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
     if has_hosts:
-        return call(_SECCOMP[column], 1, _WITH_LISTENER, ctypes.addressof(head))
+        try:
+            return call(_SECCOMP[column], 1, _WITH_LISTENER, ctypes.addressof(head))
+        except OSError as error:
+            lacking = "the kernel or a container's rules hand no calls for sockets over"
+            raise OSError(error.errno, f"{lacking} ({error.strerror})") from None
     prctl(22, 2, ctypes.addressof(head))
     return None

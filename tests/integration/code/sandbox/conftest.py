@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import pytest
 from aiohttp import web
 
-from cli.embedded.process import free_port
 from cli.embedded.unprivileged_user import reachable
 from models.confinement.policy import missing
 from tests.support.certificates import self_signed
@@ -102,10 +101,9 @@ async def hosts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hosts
     app.router.add_route("*", "/{path:.*}", _echo)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
-    ports = [free_port(), free_port()]
-    for port, context in zip(ports, (None, tls), strict=True):
-        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
-    plain, secure = (f"localhost:{port}" for port in ports)
+    for context in (None, tls):
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    plain, secure = (f"localhost:{port}" for _, port in runner.addresses)
     server = runner.server
     assert server is not None
     yield Hosts(plain, secure, certificate.file, lambda: len(server.connections))

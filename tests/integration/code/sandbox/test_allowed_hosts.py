@@ -13,7 +13,7 @@ from features.code import commands
 from tests.integration.code.sandbox.conftest import Hosts, Session, SessionOpener
 from tests.integration.code.sandbox.test_sessions import ONE_MODE
 from tests.support.api import until
-from tests.support.sandboxes import running_sandbox
+from tests.support.sandboxes import SandboxProcess, running_sandbox
 
 FETCH = """
 import json, ssl, urllib.error, urllib.request
@@ -207,6 +207,30 @@ async def test_a_name_that_leads_inside_is_refused(tmp_path: Path, hosts: Hosts)
         wrong = {"allowed_domains": ["http://a.example/"]}
         assert await sandbox.call("POST", "/sessions", json=wrong) == 400
     assert answer == f"403 {hosts.plain} could not be reached, or is not on the public internet"
+
+
+_NO_HANDING_OVER = """
+import ctypes, os, struct, sys
+from models.confinement.kernel import prctl
+number = {"x86_64": 16, "aarch64": 29}[os.uname().machine]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 24), (0x15, 0, 1, 0x40182103)]
+steps += [(0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("@HBBI", *step) for step in steps))
+head = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+prctl(38, 1)
+prctl(22, 2, ctypes.addressof(head))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Refuses to give descriptors to processes, as rules of containers may do."""
+
+
+async def test_a_system_that_hands_no_calls_over_is_noticed_at_the_start(tmp_path: Path) -> None:
+    sandbox = SandboxProcess(tmp_path, "a-token-of-16-characters", "--runner", "kernel")
+    sandbox.environment["BACKBURNER_CODE__ALLOWED_HOSTS"] = "pypi.org"
+    sandbox.command[1:1] = ["-c", _NO_HANDING_OVER]
+    sandbox.launch()
+    await until(lambda: not sandbox.running(), 30)
+    assert "the kernel does not hand calls for sockets over" in sandbox.log.read_text()
 
 
 @pytest.mark.parametrize(

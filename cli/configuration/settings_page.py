@@ -1,6 +1,7 @@
 """Makes `docs/settings.md` from the settings classes: `backburner config settings`. Pure.
 
-A setting's meaning is the text below it in its class; its unit comes from its type.
+A setting's meaning is the text below it in its class; its unit comes from its type. Of a text that
+begins with `Limit:` only name and default are on the page.
 """
 
 import ast
@@ -38,14 +39,15 @@ seconds without one, or text in ISO 8601 (`PT30M`). A size is a number with a un
 separated by commas in the environment. No process starts with an unknown variable that begins \
 with `BACKBURNER_`; the message has the nearest known name.
 
-In brackets are the default, if there is one, and what else it can be. [limits.md](limits.md) \
-says what happens at the limits.
+In brackets are the default, then what else a setting can be; without a default it is unset. \
+[limits.md](limits.md) explains the limits.
 """
 _UPSTREAMS = """\
 `[upstream]` is the upstream named `default`; `[upstreams.NAME]` with the same keys is the \
 upstream NAME, its variables `BACKBURNER_UPSTREAMS__NAME__…`.
 """
 _MOST_VALUES = 9
+_LIMIT = "Limit: "
 _UP = """
 ## Only for `up`
 
@@ -112,11 +114,18 @@ def _first_paragraph(group: type[BaseModel]) -> str:
 
 
 def _list(group: type[BaseModel], names: list[str], table: tuple[str, ...]) -> str:
+    """An entry for each setting; one for all limits, which docs/limits.md explains."""
     texts = meanings(group)
-    return "\n".join(
-        f"- `{_variable((*table, name))}`{_value(group.model_fields[name])}: {texts[name]}"
-        for name in names
-    )
+    shown = {
+        name: f"`{_variable((*table, name))}`{_value(group.model_fields[name])}" for name in names
+    }
+    limits = [shown[name] for name in names if texts[name].startswith(_LIMIT)]
+    entries = [
+        f"- {shown[name]}: {texts[name]}" for name in names if not texts[name].startswith(_LIMIT)
+    ]
+    if limits:
+        entries.append(f"- [Limits](limits.md): {', '.join(limits)}")
+    return "\n".join(entries)
 
 
 def _variable(place: tuple[str, ...]) -> str:
@@ -147,15 +156,17 @@ def _fields(
 def _value(info: FieldInfo) -> str:
     """In brackets the default, and what is not plain from it: the unit, or the other values."""
     default, unit = _default(info), _unit(info)
-    parts = [] if default == "none" else [default]
-    if unit not in ("text", _values(bool)) and (not parts or unit in ("tokens", "characters")):
-        parts.append(unit)
-    else:
-        others = [value for value in unit.split(", ") if value.startswith("`") and value != default]
+    is_unset = default == "none"
+    parts = [] if is_unset else [default]
+    if "`" in unit:
+        others = [value for value in unit.split(", ") if value != default]
         parts += others if unit != _values(bool) else []
+    elif unit != "text" and (is_unset or unit in ("tokens", "characters")):
+        parts.append(unit)
     if len(parts) > _MOST_VALUES:
         parts[_MOST_VALUES:] = ["…"]
-    return f" ({', '.join(parts)})" if parts else ""
+    text = ", ".join(parts)
+    return f" ({'unset, or ' if is_unset and '`' in unit else ''}{text})" if parts else ""
 
 
 def _unit(info: FieldInfo) -> str:

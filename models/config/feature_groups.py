@@ -34,7 +34,7 @@ class ConsoleSettings(Group):
     read_only_token: Secret = None
     """The token of users who only look, at least 16 characters."""
     session_time: Duration = Field(default=timedelta(hours=12))
-    """How long a login is valid."""
+    """Limit: how long a login is valid."""
     path_prefix: str = ""
     """The path, such as `/backburner`, that a proxy removes from requests."""
     user_header: str = ""
@@ -100,23 +100,23 @@ class SearchSettings(Group):
     """Operators find responses by words of input and output; `text_search` in a policy overrides
     it. If it becomes false, the stored words are deleted."""
     characters: int = Field(default=4096, ge=100, le=65536)
-    """Characters of the input, newest items first, and of the output whose words are stored when a
-    response ends."""
+    """Limit: characters of the input, newest items first, and of the output whose words are stored
+    when a response ends."""
 
 
 class ExtractionSettings(Group):
     """What the process that reads a file of a vector store may use (docs/file-kinds.md)."""
 
     memory: Bytes = Field(default=384 * 1024 * 1024, ge=64 * 1024 * 1024)
-    """Most memory (address space) of the process."""
+    """Limit: most memory (address space) of the process."""
     cpu_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
-    """Longest CPU time of the process."""
+    """Limit: longest CPU time of the process."""
     time: Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
-    """Longest time of the process."""
+    """Limit: longest time of the process."""
     text: Bytes = Field(default=32 * 1024 * 1024, ge=1)
-    """Most text of a file, in UTF-8."""
+    """Limit: most text of a file, in UTF-8."""
     unpacked: Bytes = Field(default=256 * 1024 * 1024, ge=1)
-    """Most bytes of an unpacked Office file, without its pictures."""
+    """Limit: most bytes of an unpacked Office file, without its pictures."""
 
 
 Language = Literal[
@@ -162,25 +162,25 @@ class RetrievalSettings(Group):
     dimensions: int | None = Field(default=None, ge=1, le=4000)
     """Dimensions of embeddings, at most 4000. Unset: as many as the model has."""
     embedding_batch: int = Field(default=64, ge=1, le=2048)
-    """Most texts of one request for embeddings."""
+    """Limit: most texts of one request for embeddings."""
     embedding_time: Duration = timedelta(seconds=60)
-    """Longest time for such a request."""
+    """Limit: longest time for such a request."""
     rewrite_model: str | None = Field(default=None, min_length=1)
     """The model that rewrites queries. Unset: none does."""
     rewrite_time: Duration = timedelta(seconds=5)
-    """Longest time for that; then the query itself is searched."""
+    """Limit: longest time for that; then the query itself is searched."""
     language: Language = "english"
     """The language of the words in new stores, one of PostgreSQL's; `simple`: none."""
     files: int = Field(default=10_000, ge=1)
-    """Most files of one store."""
+    """Limit: most files of one store."""
     index_from: int = Field(default=50_000, ge=1)
-    """Chunks from which a store gets an HNSW index."""
+    """Limit: chunks from which a store gets an HNSW index."""
     index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
     """PostgreSQL's memory for that."""
     ingests: int = Field(default=2, ge=1)
-    """Files that one worker ingests at a time, and two more for projects without one."""
+    """Limit: files that one worker ingests at a time, and two more for projects without one."""
     ingest_time: Duration = timedelta(days=1)
-    """A file fails if no upstream makes its embeddings for so long."""
+    """Limit: a file fails if no upstream makes its embeddings for so long."""
 
 
 _BUCKET = r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}"
@@ -206,7 +206,7 @@ class S3Settings(Group):
     secret_key: Secret = None
     """Its secret."""
     timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
-    """Longest wait for an answer and its next bytes; a request is tried three times."""
+    """Limit: longest wait for an answer and its next bytes; a request is tried three times."""
 
     @field_validator("bucket")
     @classmethod
@@ -240,11 +240,11 @@ class WebhookSettings(Group):
     """The delivery of webhooks."""
 
     timeout: Duration = timedelta(seconds=15)
-    """Longest time until an endpoint answers."""
+    """Limit: longest time until an endpoint answers."""
     retention: Duration = timedelta(days=30)
     """How long deliveries are listed and can be sent again."""
     endpoints: int = Field(default=20, ge=1)
-    """Most endpoints of a project."""
+    """Limit: most endpoints of a project."""
 
 
 class FileSettings(Group):
@@ -254,15 +254,15 @@ class FileSettings(Group):
     """The folder, the same for all processes. Unset, without `s3.bucket`: no files are stored. `up`
     uses `files` in its data folder."""
     bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
-    """Largest file."""
+    """Limit: largest file."""
     batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
-    """Largest file of purpose `batch`."""
+    """Limit: largest file of purpose `batch`."""
     part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
-    """Largest part of an upload."""
+    """Limit: largest part of an upload."""
     per_request: int = Field(default=1000, ge=1)
-    """Most stored files that one request names."""
+    """Limit: most stored files that one request names."""
     upload_time: Duration = timedelta(hours=1)
-    """Longest time for one upload."""
+    """Limit: longest time for one upload."""
     batch_retention: Duration | None = timedelta(days=30)
     """How long files of purpose `batch` and `batch_output` are kept, unless the client says
     less."""
@@ -272,13 +272,13 @@ class BatchSettings(Group):
     """Batches (docs/batches.md)."""
 
     requests: int = Field(default=50_000, ge=1)
-    """Most requests."""
+    """Limit: most requests."""
     line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
-    """Longest line of an input file."""
+    """Limit: longest line of an input file."""
     open: int = Field(default=1000, ge=1)
-    """Most requests of one batch that wait, run, or have no written result."""
+    """Limit: most requests of one batch that wait, run, or have no written result."""
     longest_window: Duration = timedelta(days=7)
-    """Longest `completion_window`."""
+    """Limit: longest `completion_window`."""
     retention: Duration = timedelta(days=30)
     """How long a batch is listed after its end."""
 
@@ -287,13 +287,13 @@ class ScheduleSettings(Group):
     """Schedules (docs/background.md)."""
 
     per_project: int = Field(default=200, ge=1)
-    """Most schedules of a project, those that are completed too."""
+    """Limit: most schedules of a project, those that are completed too."""
     template: Bytes = Field(default=256 * 1024, ge=1000)
-    """Largest `template`, as JSON."""
+    """Limit: largest `template`, as JSON."""
     late: Duration = Field(default=timedelta(minutes=1), ge=timedelta(seconds=1))
-    """A slot is missed if no web process has worked on it for so long."""
+    """Limit: a slot is missed if no web process has worked on it for so long."""
     catch_up: int = Field(default=100, ge=1, le=1000)
-    """Most slots that `missed: run_all` runs after a pause or outage, the newest."""
+    """Limit: most slots that `missed: run_all` runs after a pause or outage, the newest."""
     retention: Duration = timedelta(days=30)
     """How long runs are listed, and a schedule after its last slot."""
 
@@ -302,22 +302,22 @@ class SteeringSettings(Group):
     """Input for responses that run (docs/websocket.md)."""
 
     pending: int = Field(default=16, ge=1, le=1000)
-    """Most inputs that may be queued for one response."""
+    """Limit: most inputs that may be queued for one response."""
     pending_bytes: Bytes = Field(default=4 * 1024 * 1024, ge=1000)
-    """Most bytes of all of them together."""
+    """Limit: most bytes of all of them together."""
 
 
 class ModerationSettings(Group):
     """Moderation by a route of `/v1/moderations` ([moderation.md](moderation.md))."""
 
     window: Annotated[Characters, Field(ge=1)] = 500
-    """Text of a model that is held back until it is judged."""
+    """Limit: text of a model that is held back until it is judged."""
     hold: Duration = timedelta(seconds=2)
-    """Age from which less text is judged, with the next piece."""
+    """Limit: age from which less text is judged, with the next piece."""
     characters: Annotated[Characters, Field(ge=100)] = 8_000
-    """Most text of one call; more is divided."""
+    """Limit: most text of one call; more is divided."""
     time: Duration = timedelta(seconds=30)
-    """Longest time of one call."""
+    """Limit: longest time of one call."""
 
 
 class CodeSettings(Group):
@@ -328,13 +328,13 @@ class CodeSettings(Group):
     token: SecretStr = SecretStr("")
     """The workers' token for sandboxes, at least 16 characters."""
     wall_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
-    """Longest time of one call of code."""
+    """Limit: longest time of one call of code."""
     idle_time: Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
-    """A container expires after so long without use, unless a client names less."""
+    """Limit: a container expires after so long without use, unless a client names less."""
     memory_limit: Literal["1g", "4g", "16g", "64g"] = "1g"
     """Largest `memory_limit` of a client: sandboxes must be run with as much."""
     file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
-    """Largest file that code leaves in a container and that is kept."""
+    """Limit: largest file that code leaves in a container and that is kept."""
     allowed_hosts: TextList = ()
     """Hosts that a client's `network_policy` may name, as `pypi.org`, `*.example.org` or
     `name:8443`, and private networks to which they may lead. Sandboxes need the same list."""

@@ -55,44 +55,44 @@ class LineSettings(Group):
     (docs/projects.md, "Turns"; docs/background.md, "Windows")."""
 
     flex_wait: Duration = timedelta(minutes=10)
-    """How long `service_tier: flex` waits behind all others."""
+    """Limit: how long `service_tier: flex` waits behind all others."""
     window_margin: float = Field(default=0.5, ge=1 / 3, le=1)
     """The share of a completion window that is left when a waiting response counts as `default`; at
     least a third, which keeps windows in the order of their ends."""
     continuation_lead: Annotated[Duration, Field(le=timedelta(hours=1))] = timedelta(minutes=10)
-    """A follow-up with a `continuation_id` waits as if it had come so much earlier."""
+    """Limit: a follow-up with a `continuation_id` waits as if it had come so much earlier."""
 
 
 class LimitSettings(Group):
     """Limits that end responses which are stuck or too large."""
 
     first_token: Duration = timedelta(seconds=600)
-    """Longest wait for the first token of a turn."""
+    """Limit: longest wait for the first token of a turn."""
     token_gap: Duration = timedelta(seconds=300)
-    """Longest pause between two tokens of a turn."""
+    """Limit: longest pause between two tokens of a turn."""
     turn: Duration = timedelta(hours=1)
-    """Longest duration of one turn."""
+    """Limit: longest duration of one turn."""
     wall_clock: Duration = timedelta(hours=24)
-    """Longest time from the first claim of a response to its end."""
+    """Limit: longest time from the first claim of a response to its end."""
     queue_wait: Duration = timedelta(hours=24)
-    """Longest wait of a response for its first claim."""
+    """Limit: longest wait of a response for its first claim."""
     waiting_chain: int = Field(default=1000, ge=1, le=5000)
-    """Most responses in a row that each wait for the one before."""
+    """Limit: most responses in a row that each wait for the one before."""
     turns: int = 128
-    """Most turns of one response."""
+    """Limit: most turns of one response."""
     body: Bytes = 64 * 1024 * 1024
-    """Largest request body."""
+    """Limit: largest request body."""
     text: Bytes = 4 * 1024 * 1024
-    """The same without inline files."""
+    """Limit: the same without inline files."""
     history: Bytes = 72 * 1024 * 1024
-    """Largest history with its input; each JSON value counts 32 bytes more. A worker needs five
-    times as much memory."""
+    """Limit: largest history with its input; each JSON value counts 32 bytes more. A worker needs
+    five times as much memory."""
     values: int = Field(default=800_000, ge=1000)
-    """Most JSON values in a body; a list or object counts as four."""
+    """Limit: most JSON values in a body; a list or object counts as four."""
     output: Bytes = 16 * 1024 * 1024
-    """Most text of one turn. A worker needs about 20 times as much memory."""
+    """Limit: most text of one turn. A worker needs about 20 times as much memory."""
     response_output: Bytes = 32 * 1024 * 1024
-    """Most output of all turns, with results of tools, counted as `limits.history`."""
+    """Limit: most output of all turns, with results of tools, counted as `limits.history`."""
 
 
 class CacheSettings(Group):
@@ -101,15 +101,16 @@ class CacheSettings(Group):
     ttl: Duration = timedelta(hours=1)
     """How long an answer is kept for `cache: true`."""
     longest_ttl: Duration = timedelta(days=1)
-    """Longest `ttl` of a request."""
+    """Limit: longest `ttl` of a request."""
     value_bytes: Bytes = 1024 * 1024
-    """Largest stored answer, after sealing and base64."""
+    """Limit: largest stored answer, after sealing and base64."""
     project_bytes: Bytes = 32 * 1024 * 1024
-    """Most bytes of one project's cached answers."""
+    """Limit: most bytes of one project's cached answers."""
     project_answers: int = Field(default=10_000, ge=1)
-    """Most cached answers of one project."""
+    """Limit: most cached answers of one project."""
     patience: Duration = timedelta(milliseconds=250)
-    """Longest wait for Redis; then it is a miss, and the cache is not used for two seconds."""
+    """Limit: longest wait for Redis; then it is a miss, and the cache is not used for two
+    seconds."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -123,41 +124,41 @@ class QuotaSettings(Group):
     limit."""
 
     requests_per_minute: int | None = Field(default=None, ge=0)
-    """Requests that create something, in a minute."""
+    """Limit: requests that create something, in a minute."""
     tokens_per_minute: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens in a minute."""
+    """Limit: input and output tokens in a minute."""
     running: int | None = Field(default=None, ge=0)
-    """Responses that have not ended."""
+    """Limit: responses that have not ended."""
     queued: int | None = Field(default=None, ge=0)
-    """Responses that wait for their first claim."""
+    """Limit: responses that wait for their first claim."""
     open_streams: int | None = Field(default=None, ge=0)
-    """Streams that are sent, and forwarded requests."""
+    """Limit: streams that are sent, and forwarded requests."""
     open_sockets: int | None = Field(default=None, ge=0)
-    """Open WebSockets."""
+    """Limit: open WebSockets."""
     stored_bytes: Bytes | None = Field(default=None, ge=0)
-    """Bytes of stored responses and conversations."""
+    """Limit: bytes of stored responses and conversations."""
     conversations: int | None = Field(default=None, ge=0)
-    """Stored conversations."""
+    """Limit: stored conversations."""
     files: int | None = Field(default=None, ge=0)
-    """Stored files."""
+    """Limit: stored files."""
     file_bytes: Bytes | None = Field(default=None, ge=0)
-    """Bytes of stored files."""
+    """Limit: bytes of stored files."""
     batches: int | None = Field(default=200, ge=0)
-    """Batches that have not ended, or failed within an hour."""
+    """Limit: batches that have not ended, or failed within an hour."""
     vector_stores: int | None = Field(default=None, ge=0)
-    """Vector stores that have not expired."""
+    """Limit: vector stores that have not expired."""
     vector_bytes: Bytes | None = Field(default=None, ge=0)
-    """Bytes of the texts and embeddings in vector stores."""
+    """Limit: bytes of the texts and embeddings in vector stores."""
     code_sessions: int | None = Field(default=None, ge=0)
-    """Sessions of [containers](code.md) at the same time."""
+    """Limit: sessions of [containers](code.md) at the same time."""
     code_memory_bytes: Bytes | None = Field(default=None, ge=0)
-    """Sum of the memory limits of these sessions."""
+    """Limit: sum of the memory limits of these sessions."""
     code_seconds_per_day: int | None = Field(default=None, ge=0)
-    """CPU seconds of code of a day in UTC."""
+    """Limit: CPU seconds of code of a day in UTC."""
     tokens_per_day: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens of a day in UTC."""
+    """Limit: input and output tokens of a day in UTC."""
     tokens_per_month: Tokens | None = Field(default=None, ge=0)
-    """Input and output tokens of a calendar month in UTC."""
+    """Limit: input and output tokens of a calendar month in UTC."""
 
 
 class WorkerSettings(Group):
@@ -176,10 +177,10 @@ class WorkerSettings(Group):
     tail_bytes: Bytes = 1024 * 1024
     """Most unflushed events of one response; above it, its upstream is not read."""
     pool_size: int = Field(default=8, ge=1)
-    """Database connections; one project uses at most two thirds."""
+    """Limit: database connections; one project uses at most two thirds."""
     memory: Annotated[Bytes, Field(ge=128 * 1024 * 1024)] | None = None
-    """Most memory of one worker; from three quarters on it claims nothing. Unset: 80 % of the
-    container's limit, else half of the machine's."""
+    """Limit: most memory of one worker; from three quarters on it claims nothing. Unset: 80 % of
+    the container's limit, else half of the machine's."""
     probation: Duration = timedelta(seconds=10)
     """How long a response in quarantine runs before another may take its place in its group."""
     purge_interval: Duration = timedelta(seconds=30)
@@ -202,15 +203,15 @@ class ToolSettings(Group):
     """Tools that this server runs for the model."""
 
     time: Duration = timedelta(seconds=120)
-    """Longest duration of one tool call."""
+    """Limit: longest duration of one tool call."""
     answer: Bytes = 256 * 1024
-    """Longest text of one result."""
+    """Limit: longest text of one result."""
     images: Bytes = 8 * 1024 * 1024
-    """Most images of one result, as base64."""
+    """Limit: most images of one result, as base64."""
     parallel: int = 16
-    """Tool calls of one turn at the same time."""
+    """Limit: tool calls of one turn at the same time."""
     calls: int = 128
-    """Tool calls of one turn that are run."""
+    """Limit: tool calls of one turn that are run."""
     defer_beyond: int = Field(default=0, ge=0)
     """More functions and MCP tools than this are loaded on demand, by a tool search. 0: only what
     clients mark."""
@@ -220,27 +221,27 @@ class McpSettings(Group):
     """MCP servers; limits of calls are in `tools`."""
 
     connect: Duration = timedelta(seconds=15)
-    """Longest time to open a session."""
+    """Limit: longest time to open a session."""
     farewell: Duration = timedelta(seconds=1)
     """Longest time to close a session."""
     servers: int = Field(default=16, ge=1)
-    """Most MCP servers of one request."""
+    """Limit: most MCP servers of one request."""
     answer_bytes: Bytes = 8 * 1024 * 1024
-    """Largest reply of an MCP server."""
+    """Limit: largest reply of an MCP server."""
     answer_values: int = Field(default=32_000, ge=1000)
-    """Most JSON values in such a reply."""
+    """Limit: most JSON values in such a reply."""
     blocks: int = Field(default=1000, ge=1)
-    """Most content blocks of one result."""
+    """Limit: most content blocks of one result."""
     tools: int = 1024
-    """Most tools of one server."""
+    """Limit: most tools of one server."""
     tools_in_all: int = Field(default=2048, ge=1)
-    """Most tools of all servers of one response."""
+    """Limit: most tools of all servers of one response."""
     list_bytes: Bytes = 2 * 1024 * 1024
-    """Largest list of one server's tools."""
+    """Limit: largest list of one server's tools."""
     list_bytes_in_all: Bytes = 4 * 1024 * 1024
-    """Largest lists of all servers of one response."""
+    """Limit: largest lists of all servers of one response."""
     redirects: int = 3
-    """Redirects of one request, in the server's own origin."""
+    """Limit: redirects of one request, in the server's own origin."""
     require_approval: Literal["always", "never"] = "always"
     """For tools without `require_approval`."""
 
@@ -255,9 +256,9 @@ class WebSearchSettings(Group):
     api_key: SecretStr = SecretStr("")
     """The key; required for Tavily and Brave."""
     timeout: Duration = timedelta(seconds=20)
-    """Longest duration of one search."""
+    """Limit: longest duration of one search."""
     answer_bytes: Bytes = 4 * 1024 * 1024
-    """Largest reply."""
+    """Limit: largest reply."""
     omit: bool = False
     """Without a provider: leaves out a `web_search` with `external_web_access` (Codex). On in
     `up`."""
@@ -281,11 +282,11 @@ class ImageSettings(Group):
     """Sent to the model's upstream, for engines that otherwise answer only with an address;
     OpenAI's models refuse it."""
     bytes: Bytes = Field(default=12 * 1024 * 1024, ge=1)
-    """Largest image that is made or edited."""
+    """Limit: largest image that is made or edited."""
     inputs: int = Field(default=16, ge=1)
-    """Most images of one edit; the newest ones."""
+    """Limit: most images of one edit; the newest ones."""
     time: Duration = timedelta(minutes=10)
-    """Longest time of one call. Engines on small machines need minutes."""
+    """Limit: longest time of one call. Engines on small machines need minutes."""
 
 
 class CompactionSettings(Group):
@@ -296,7 +297,7 @@ class CompactionSettings(Group):
     user_messages: Annotated[Characters, Field(ge=0)] = 80_000
     """Text of user messages that is kept, the newest first."""
     calls: int = Field(default=64, ge=1)
-    """Most model calls of one compaction."""
+    """Limit: most model calls of one compaction."""
 
 
 class EgressSettings(Group):
@@ -310,15 +311,15 @@ class EgressSettings(Group):
     resolve: bool = True
     """Looks up host names that only the upstream fetches (docs/security.md)."""
     resolve_time: Duration = timedelta(seconds=2)
-    """Longest time for these look-ups of one request."""
+    """Limit: longest time for these look-ups of one request."""
     timeout: Duration = timedelta(seconds=60)
-    """Longest time for all files of one response."""
+    """Limit: longest time for all files of one response."""
     file_bytes: Bytes = 32 * 1024 * 1024
-    """Most bytes of all files of one response, before base64."""
+    """Limit: most bytes of all files of one response, before base64."""
     memory: Bytes = 256 * 1024 * 1024
-    """Most memory of a worker for files of all responses."""
+    """Limit: most memory of a worker for files of all responses."""
     redirects: int = 5
-    """Redirects that one download follows."""
+    """Limit: redirects that one download follows."""
 
     @field_validator("allow")
     @classmethod

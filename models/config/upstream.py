@@ -94,7 +94,7 @@ class UpstreamSettings(Group):
     reasoning_summary: bool = False
     """Makes a requested `reasoning.summary` by a second call. Only with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
-    """Longest time for such a call; then there is no summary."""
+    """Limit: longest time for such a call; then there is no summary."""
     structured_output: StructuredOutput = "json_schema"
     """How a JSON schema is sent (docs/output.md)."""
     call_id_form: CallIdForm = "as_is"
@@ -133,29 +133,29 @@ class UpstreamSettings(Group):
     tokenizer: str = ""
     """A `tokenizer.json` on the workers' machines for counts; needs the package `tokenizers`."""
     max_retries: int = 2
-    """Retries before the first byte, after 408, 409, 429, 5xx and lost connections."""
+    """Limit: retries before the first byte, after 408, 409, 429, 5xx and lost connections."""
     connect_timeout: Duration = timedelta(seconds=10)
-    """Longest wait for a connection."""
+    """Limit: longest wait for a connection."""
     first_token: Duration | None = None
-    """Overrides `limits.first_token`."""
+    """Limit: overrides `limits.first_token`."""
     token_gap: Duration | None = None
-    """Overrides `limits.token_gap`."""
+    """Limit: overrides `limits.token_gap`."""
     turn: Duration | None = None
-    """Overrides `limits.turn`."""
+    """Limit: overrides `limits.turn`."""
     repeat_turns: Annotated[int, Field(ge=0)] = 3
-    """Repeats of a turn of a background response that the upstream breaks off."""
+    """Limit: repeats of a turn of a background response that the upstream breaks off."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Calls at a time of each worker. Unset: its slots, or three quarters of them with several
-    upstreams."""
+    """Limit: calls at a time of each worker. Unset: its slots, or three quarters of them with
+    several upstreams."""
     wait: Duration = timedelta(seconds=10)
-    """Longest wait when `concurrency` is reached."""
+    """Limit: longest wait when `concurrency` is reached."""
     waiting_per_project: Annotated[int, Field(ge=1)] = 256
-    """Foreground calls of one project that wait for that, in each worker; background ones:
+    """Limit: foreground calls of one project that wait for that, in each worker; background ones:
     `concurrency`."""
     circuit_failures: Annotated[int, Field(ge=1)] = 5
-    """Failures in a row after which a worker pauses the upstream, or a model there."""
+    """Limit: failures in a row after which a worker pauses the upstream, or a model there."""
     circuit_pause: Duration = timedelta(seconds=10)
-    """For how long; doubles with each failed probe, up to four times."""
+    """Limit: for how long; doubles with each failed probe, up to four times."""
     prices: ModelPrices = {}
     """Prices at this upstream, in place of `prices.models`."""
 

@@ -36,6 +36,14 @@ def test_every_entry_has_a_meaning() -> None:
     assert all(re.fullmatch(r"- `[A-Z0-9_]+`(?: \(.+?\))?: \S.*\.", entry) for entry in entries)
 
 
+def test_a_limit_without_a_meaning_is_explained_by_the_page_on_limits() -> None:
+    limits = PAGE.with_name("limits.md").read_text()
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("- [Limits]")]
+    names = {name for line in lines for name in re.findall(r"`BACKBURNER_\w+`", line)}
+    assert len(names) > 100
+    assert not {name for name in names if name not in limits}
+
+
 def test_what_only_up_reads_is_a_known_variable() -> None:
     only_up = StackSettings.model_fields.keys() - Settings.model_fields.keys()
     assert {f"BACKBURNER_{name}".upper() for name in only_up} == UP_VARIABLES

@@ -120,6 +120,7 @@ class Session:
     """It used too much disk: it runs nothing any more."""
     used_at: float = field(default_factory=time.monotonic)
     used_disk: int = 0
+    _is_started: bool = False
     _python: Program | None = None
     _replies: asyncio.StreamReader | None = None
     _shell: Program | None = None
@@ -132,8 +133,8 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, and no result waits for a worker."""
-        return not self.results
+        """Whether it has started, nothing runs, and no result waits for a worker."""
+        return self._is_started and not self.results
 
     @property
     def data(self) -> Path:
@@ -197,6 +198,7 @@ class Session:
     async def start(self) -> None:
         """Starts Python. Raises Unusable."""
         self._python, self._replies = await self._started(None)
+        self._is_started = True
 
     async def prove_sockets(self) -> None:
         """Raises Unusable if code does not get the sockets by which it reaches hosts."""

@@ -150,6 +150,15 @@ def _printed(folder: Path) -> str:
     return "".join(each.read_text().strip() for each in folder.glob("sessions/*/out/stdout"))
 
 
+async def test_a_session_that_starts_gives_way_to_no_other(tmp_path: Path) -> None:
+    async with running_sandbox(tmp_path, secrets.token_hex(16), "--sessions", "1") as sandbox:
+        calls = (sandbox.call("POST", "/sessions", json={}) for _ in range(4))
+        answers = await asyncio.gather(*calls)
+        [opened] = (each for each in answers if type(each) is dict)
+        assert answers.count(503) == 3
+        assert type(await sandbox.call("GET", f"/sessions/{opened['session']}")) is dict
+
+
 async def test_unused_sessions_end_and_code_ends_with_its_sandbox(tmp_path: Path) -> None:
     token = secrets.token_hex(16)
     async with running_sandbox(tmp_path, token, "--idle-time", "1") as sandbox:

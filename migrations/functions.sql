@@ -100,12 +100,29 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- An image that is stored as a file is deleted with the last item that has it: that of its call, and copies of it in the
+-- input of other responses (models/wire/image_marks.py). Two deletes at a time wait for each other at the row of the file:
+-- each statement here has a snapshot of its own.
+CREATE OR REPLACE FUNCTION delete_image_of_item() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    image uuid;
+BEGIN
+    SELECT id INTO image FROM files
+    WHERE id = CAST(substr(OLD.item_id, 4) AS uuid) AND purpose = 'image' AND delete_requested_at IS NULL FOR UPDATE;
+    IF image IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM items i WHERE i.item_id = OLD.item_id
+          AND (i.direction = 'output' OR jsonb_typeof(i.payload -> 'result') = 'object')) THEN
+        UPDATE files SET delete_requested_at = clock_timestamp() WHERE id = image;
+    END IF;
+    RETURN NULL;
+END $$;
+
 -- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
 -- migration drops the old one.
 DO $$
 DECLARE
     made name[] := ARRAY(SELECT tgname FROM pg_trigger
-                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses, workers}'::regclass[]));
+                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses, workers, items}'::regclass[]));
 BEGIN
     IF NOT 'projects_changed' = ANY (made) THEN
         CREATE TRIGGER projects_changed AFTER UPDATE OF name, policy, weight, archived_at OR DELETE ON projects
@@ -145,6 +162,12 @@ BEGIN
         WHEN (NEW.steers > 0 AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
               AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
         EXECUTE FUNCTION return_steers();
+    END IF;
+    IF NOT 'image_of_item_is_deleted' = ANY (made) THEN
+        CREATE TRIGGER image_of_item_is_deleted AFTER DELETE ON items FOR EACH ROW
+        WHEN (OLD.type = 'image_generation_call' AND OLD.item_id ~ '^ig_[0-9a-f]{32}$'
+              AND (OLD.direction = 'output' OR jsonb_typeof(OLD.payload -> 'result') = 'object'))
+        EXECUTE FUNCTION delete_image_of_item();
     END IF;
 END $$;
 

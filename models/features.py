@@ -14,6 +14,7 @@ FEATURES = (
     "operator",
     "console",
     "search",
+    "compact_and_count",
     "reference",
     "tenants",
     "quotas",

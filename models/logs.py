@@ -121,7 +121,14 @@ def configure(level: str, **fields: object) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # the MCP client logs what servers send, with tracebacks; the response reports these errors
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
     atexit.register(_log.flush)
+
+
+def _is_no_cut_stream(record: logging.LogRecord) -> bool:
+    """False for uvicorn's error about a stream that ends without its end. Such a stream must not
+    look complete, and web/stream/sse.py has logged why it was cut."""
+    return record.getMessage() != "ASGI callable returned without completing response."
 
 
 def hide(secrets: Collection[str]) -> None:

@@ -29,7 +29,7 @@ from web.http.request_record import (
     start_request_span,
     write_refusal,
 )
-from web.routes import direct, monitoring, responses, unstored
+from web.routes import direct, monitoring, responses
 from web.state import AppState, bind_state, started_state
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
@@ -171,7 +171,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
 
 
 def _routers() -> Iterator[APIRouter]:
-    for module in (monitoring, responses, unstored):
+    for module in (monitoring, responses):
         yield module.router
     for part in feature_parts("routes"):
         yield from part.ROUTERS

@@ -22,6 +22,7 @@ from models.db.queries.api_keys import ApiKey
 from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.files.opening import open_storage
+from models.files.response_images import ResponseImages
 from models.freed_memory import MemoryTrimmer
 from models.ids import response_id
 from models.ownership.lease import Lease
@@ -83,7 +84,8 @@ class AppState:
         self.budgets = Budgets(settings.web)
         self.admission = CreateAdmission(settings.limits, self.budgets.streams, self.hooks)
         self.bus = Bus(settings, lease.id)
-        self.event_reader = EventReader(pool, self.bus)
+        self.images = ResponseImages(pool, self.storage)
+        self.event_reader = EventReader(pool, self.bus, self.images)
         self.cache = AnswerCache(settings, f"web-cache-{lease.id.hex}")
         self.validation = RequestValidation(
             settings,

@@ -178,7 +178,7 @@ class Stack:
                 self._wait_until_ready(registered, stop)
             self._launch_worker("worker-quarantine", "--quarantine", settings, is_held=False)
             if runs_sandbox(settings):
-                self._launch_sandbox()
+                self._launch_sandbox(settings)
         except psycopg.Error as error:
             raise CommandFailed(
                 f"the database failed while starting: {str(error).splitlines()[0]}"
@@ -253,7 +253,7 @@ class Stack:
         )
         self._workers[-1].stop_timeout += settings.worker.longest_grace.total_seconds()
 
-    def _launch_sandbox(self) -> None:
+    def _launch_sandbox(self, settings: Settings) -> None:
         """It starts last too: before the first call of a tool it is not needed."""
         environment = {
             name: value
@@ -269,7 +269,11 @@ class Stack:
                 *("--folder", str(self._folder.path / "sandbox")),
                 *("--venv", str(self._folder.path / "code-packages")),
             ],
-            environment=environment | {"BACKBURNER_CODE__TOKEN": self._code_token},
+            environment={
+                **environment,
+                "BACKBURNER_CODE__TOKEN": self._code_token,
+                "BACKBURNER_CODE__ALLOWED_HOSTS": ",".join(settings.code.allowed_hosts),
+            },
         )
         process.directory = ROOT
         process.launch()

@@ -8,6 +8,7 @@ once, whatever dies: a part that got no number is no content, and the purge dele
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -28,6 +29,7 @@ from models.config.settings import Settings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, fetch
 from models.files.content import FileGone, write_part
+from models.files.response_images import ResponseImages
 from models.files.storage import FileStorage
 from models.ids import batch_id, new_uuid
 
@@ -105,7 +107,11 @@ class Collection:
     async def _write(self, batch: TakenBatch, files: "_Files", lines: list[ReadyLine]) -> None:
         ids = [line.response_id for line in lines if line.response_id is not None]
         rows = await fetch(self._pool, ENDED_RESPONSES, {"ids": Uuids(ids)}) if ids else []
-        responses = {row.id: row for row in rows}
+        images = ResponseImages(self._pool, self._storage)
+        responses = {
+            row.id: replace(row, items=await images.filled(batch.project_id, row.items or ()))
+            for row in rows
+        }
         results = await asyncio.to_thread(results_of, lines, responses, batch.ending)
         parts: dict[str, UUID] = {}
         for kind, texts in (("output", results.output), ("error", results.error)):

@@ -3,7 +3,7 @@ project (I11)."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -17,8 +17,9 @@ from features.files.form import FORM_BYTES, FormPart, MultipartForm
 from features.files.objects import FilePurpose
 from features.files.queries import FILE_PARTS
 from features.files.store import FileStore, examined, file_not_found
+from models.allowed_hosts import allowed_hosts
 from models.config.settings import Settings
-from models.db.arrays import Uuids
+from models.db.arrays import Texts, Uuids
 from models.db.database import Pool, execute, fetch, fetch_idempotent, require_by_id
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.audit import Actor
@@ -28,10 +29,10 @@ from models.files.kinds import Examination
 from models.files.storage import FileStorage
 from models.ids import CONTAINER, CONTAINER_FILE, admin_id, new_uuid, parse_admin_id, parse_file_id
 from models.wire.checks.basic import Choice, Integer, Record, String, checked_fields
-from models.wire.checks.faults import missing, shorten
+from models.wire.checks.faults import missing, refused_value, shorten
 from models.wire.checks.server_tools import CONTAINER_FIELDS
 from models.wire.request import CreateRequest
-from models.wire.tools import container_of, is_code_tool, is_own_code_tool
+from models.wire.tools import allowed_domains_of, container_of, is_code_tool, is_own_code_tool
 from web.http.params import Paging
 from web.idempotency.creates import note_made
 
@@ -42,6 +43,14 @@ NEW_CONTAINER = {
 }
 _FILE_ID = {"file_id": String(non_empty=True, at_most=256)}
 _DATA_FOLDER = "/mnt/data/"
+_NO_NETWORK = (
+    "code here has no network. Leave it out, or set the type to 'disabled'; the server's operator "
+    "can set BACKBURNER_CODE__ALLOWED_HOSTS (docs/code.md)"
+)
+_OTHER_HOST = (
+    "it is not among the hosts that the server's operator lets code reach "
+    "(BACKBURNER_CODE__ALLOWED_HOSTS)"
+)
 
 
 class ContainerAccess:
@@ -49,6 +58,7 @@ class ContainerAccess:
 
     def __init__(self, settings: Settings, pool: Pool, files: FileStore) -> None:
         self._settings = settings.code
+        self._allowed_hosts = allowed_hosts(settings.code.allowed_hosts)
         self._pool = pool
         self._files = files
 
@@ -59,6 +69,7 @@ class ContainerAccess:
         self.require_available(key)
         fields = checked_fields(body, NEW_CONTAINER, ["name"])
         self._require_memory(fields.get("memory_limit"), "memory_limit")
+        self._require_hosts(fields, "network_policy")
         await self._require_files(key, fields.get("file_ids", ()), "file_ids")
         idle_time = self._settings.idle_time
         if "expires_after" in fields:
@@ -72,6 +83,7 @@ class ContainerAccess:
             "name": fields["name"],
             "memory_limit": fields.get("memory_limit"),
             "idle_time": idle_time,
+            "allowed_domains": Texts(allowed_domains_of(fields)),
         }
         linked = link_values(key.project_id, new_id, fields.get("file_ids", ()))
         async with self._pool.connection() as connection, connection.transaction():
@@ -256,6 +268,7 @@ class ContainerAccess:
                 await self._live(key.project_id, named, field)
             else:
                 self._require_memory(named.get("memory_limit"), f"{field}.memory_limit")
+                self._require_hosts(named, f"{field}.network_policy")
                 await self._require_files(key, named.get("file_ids", ()), f"{field}.file_ids")
 
     async def _live(
@@ -282,6 +295,22 @@ class ContainerAccess:
                 param=param,
                 code="invalid_value",
             )
+
+    def _require_hosts(self, fields: Mapping[str, Any], param: str) -> None:
+        """Raises InvalidRequest for a domain that code may not reach here."""
+        domains = allowed_domains_of(fields)
+        if domains and not self._allowed_hosts:
+            raise refused_value(f"{param}.type", "allowlist", _NO_NETWORK)
+        for index, domain in enumerate(domains):
+            where = f"{param}.allowed_domains[{index}]"
+            try:
+                is_allowed = bool(self._allowed_hosts.narrowed([domain]))
+            except ValueError as error:
+                raise InvalidRequest(
+                    f"Invalid '{where}': {error}.", param=where, code="invalid_value"
+                ) from None
+            if not is_allowed:
+                raise refused_value(where, domain, _OTHER_HOST)
 
     async def _require_files(self, key: ApiKey, ids: Sequence[str], param: str) -> None:
         """Raises NotFound for an id that is no file of the project."""
@@ -317,7 +346,9 @@ def _container_object(row: ContainerRow) -> dict[str, Any]:
         "last_active_at": row.last_active_at,
         "memory_limit": row.memory_limit or "1g",
         "name": row.name,
-        "network_policy": {"type": "disabled"},
+        "network_policy": {"type": "allowlist", "allowed_domains": row.allowed_domains}
+        if row.allowed_domains
+        else {"type": "disabled"},
     }
 
 

@@ -5,18 +5,22 @@ import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.errors import CommandFailed
 from cli.options import exit_on_failure
 
+if TYPE_CHECKING:
+    from features.code.sandbox.proxy import Destinations
+
 app = typer.Typer()
 
 _MIB = 1024 * 1024
 _TOKEN = "BACKBURNER_CODE__TOKEN"  # noqa: S105 - its name
 _RUNNER = "BACKBURNER_CODE__RUNNER"
+_HOSTS = "BACKBURNER_CODE__ALLOWED_HOSTS"
 _MIN_TOKEN = 16
 
 
@@ -59,6 +63,16 @@ def sandbox(
             envvar=_RUNNER,
         ),
     ] = Runner.AUTO,
+    allowed_hosts: Annotated[
+        str,
+        typer.Option(
+            help="Hosts that code may reach, if its container's network policy names them too: "
+            "names, `*.name`, with `:port` for another port than 80 and 443, and the networks "
+            "outside the public internet to which they may lead. Separated by commas.",
+            envvar=_HOSTS,
+            show_default="none",
+        ),
+    ] = "",
     sessions: Annotated[int, typer.Option(min=1, help="Most sessions at the same time.")] = 16,
     memory: Annotated[int, typer.Option(min=64, help="MiB of memory of a session.")] = 1024,
     disk: Annotated[int, typer.Option(min=1, help="MiB of files of a session.")] = 512,
@@ -70,6 +84,7 @@ def sandbox(
     """Run code of models in confined processes, for the workers whose token is
     BACKBURNER_CODE__TOKEN. It needs no database, no Redis, no network and no other setting."""
     import asyncio
+    from dataclasses import replace
 
     from features.code.sandbox.packages import Packages
     from features.code.sandbox.server import SandboxOptions, serve
@@ -93,21 +108,44 @@ def sandbox(
         options = SandboxOptions(
             token, place.resolve() / "sessions", packages, sessions, idle_time, limits, runner.value
         )
+        if allowed_hosts:
+            if runner is Runner.RUNSC:
+                raise CommandFailed(
+                    f"{_HOSTS} needs {_RUNNER}=kernel: gVisor cannot hand over calls"
+                )
+            options = replace(options, destinations=_destinations(allowed_hosts))
         try:
             asyncio.run(serve(options, host, port))
         except Unusable as error:
-            raise CommandFailed(f"code cannot be confined here: {error}") from None
+            reason = str(error).strip().rpartition("\n")[2]
+            raise CommandFailed(f"code cannot be confined here: {reason}") from None
         except OSError as error:
             raise CommandFailed(f"the sandbox cannot run: {error}") from None
         except KeyboardInterrupt:
             return
 
 
+def _destinations(hosts: str) -> "Destinations":
+    """Raises CommandFailed."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from features.code.egress import destinations
+    from models.allowed_hosts import allowed_hosts
+    from models.config.values import TextList
+
+    try:
+        return destinations(allowed_hosts(TypeAdapter(TextList).validate_python(hosts)))
+    except ValidationError:
+        raise CommandFailed(f"{_HOSTS} has neither commas between its entries nor JSON") from None
+    except ValueError as error:
+        raise CommandFailed(f"{_HOSTS}: {error}") from None
+
+
 def _token() -> str:
     """The only secret of this process, which reads no configuration. Raises CommandFailed."""
     for name in os.environ:  # noqa: TID251
         is_ours = name.startswith("BACKBURNER_") or name in ("DATABASE_URL", "REDIS_URL")
-        if is_ours and name not in (_TOKEN, _RUNNER):
+        if is_ours and name not in (_TOKEN, _RUNNER, _HOSTS):
             raise CommandFailed(f"a sandbox runs foreign code: do not give it {name}")
     token = os.environ.pop(_TOKEN, "")  # noqa: TID251
     if len(token) < _MIN_TOKEN:

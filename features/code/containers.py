@@ -30,6 +30,8 @@ class AutoContainer:
     """`1g`, `4g`, `16g` or `64g`; None: the default."""
     file_ids: tuple[str, ...] = ()
     """Files of the project that it gets."""
+    allowed_domains: tuple[str, ...] = ()
+    """Hosts that its code may reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Container:
     """Base URL of the sandbox that has its session; None: it has none yet."""
     session: str | None
     """The sandbox's id of that session, which is never used again."""
+    allowed_domains: Sequence[str] = ()
+    """Hosts that its code may reach."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from features.reference.schemas import (
     BYTES,
     STRING,
     Deployment,
+    array_of,
     deleted,
     id_of,
     page_of,
@@ -25,7 +26,7 @@ from features.reference.schemas import (
     strict,
 )
 from models.ids import CONTAINER, CONTAINER_FILE
-from models.wire.api_schema import Schema, const, object_schema
+from models.wire.api_schema import Schema, object_schema, one_of
 
 PATHS = {
     "container_id": about_id(f"{CONTAINER}_"),
@@ -80,7 +81,13 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         "CreateContainer": strict({"name": name}, optional),
         "CreateContainerFile": object_schema({}, {"file": BYTES, "file_id": STRING}),
         "Container": sdk_object(
-            ContainerRetrieveResponse, network_policy=object_schema({"type": const("disabled")})
+            ContainerRetrieveResponse,
+            network_policy=one_of(
+                {
+                    "disabled": object_schema({}),
+                    "allowlist": object_schema({"allowed_domains": array_of(STRING)}),
+                }
+            ),
         ),
         "ContainerList": page_of("Container"),
         "DeletedContainer": deleted("container.deleted", id_of(f"{CONTAINER}_")),

@@ -18,13 +18,13 @@ IS_BUSY = """EXISTS (SELECT FROM container_cells x
       AND x.began_at > statement_timestamp() - interval '10 minutes')"""
 """Code runs in the session of container `c`, as far as is known."""
 _COLUMNS = """c.id, c.project_id, c.memory_limit,
-    CASE WHEN c.stop_requested_at IS NULL THEN c.sandbox END AS sandbox, c.session"""
+    CASE WHEN c.stop_requested_at IS NULL THEN c.sandbox END AS sandbox, c.session, c.allowed_domains"""
 """A session that is being stopped is none: the next call gets another one."""
 
 INSERT_CONTAINER = column(
     """
-    INSERT INTO containers (id, project_id, api_key_id, name, memory_limit, idle_time)
-    SELECT :id, :project, :api_key, :name, :memory_limit, CAST(:idle_time AS interval)
+    INSERT INTO containers (id, project_id, api_key_id, name, memory_limit, idle_time, allowed_domains)
+    SELECT :id, :project, :api_key, :name, :memory_limit, CAST(:idle_time AS interval), CAST(:allowed_domains AS text[])
     ON CONFLICT (id) DO NOTHING RETURNING id
     """,
     UUID,
@@ -67,11 +67,13 @@ class ContainerRow:
     last_active_at: int
     idle_minutes: int
     is_live: bool
+    allowed_domains: list[str]
 
 
 _SHOWN = f"""c.id, c.name, c.memory_limit, floor(extract(epoch FROM c.created_at))::bigint AS created_at,
     floor(extract(epoch FROM c.last_active_at))::bigint AS last_active_at,
-    greatest(1, extract(epoch FROM c.idle_time)::bigint / 60) AS idle_minutes, {IS_LIVE} AS is_live"""
+    greatest(1, extract(epoch FROM c.idle_time)::bigint / 60) AS idle_minutes, {IS_LIVE} AS is_live,
+    c.allowed_domains"""
 
 FIND_CONTAINER = Query(
     f"""

@@ -20,7 +20,7 @@ from features.files.objects import FilePurpose
 from features.files.queries import ABANDON_FILE, FILE_PARTS, INSERT_FILE
 from features.files.service import exceeded_quota
 from models.config.settings import Settings
-from models.db.arrays import Uuids
+from models.db.arrays import Texts, Uuids
 from models.db.database import Pool, execute, fetch, fetch_when_available, retry_while_unavailable
 from models.files.content import FileGone, read_content, write_part
 from models.files.storage import FileStorage, StorageError
@@ -61,6 +61,7 @@ class Containers:
                 "name": "auto",
                 "memory_limit": auto.memory_limit,
                 "idle_time": idle_time,
+                "allowed_domains": Texts(auto.allowed_domains),
             }
             await fetch_when_available(self._pool, queries.INSERT_CONTAINER, values)
         values = {"id": container, "project": project}

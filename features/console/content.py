@@ -24,6 +24,7 @@ from features.operator.service import record_reveal
 from models.db.database import fetch_idempotent, find_by_id
 from models.db.queries import read
 from models.db.queries.listing import RESPONSE_DETAILS, ResponseDetails
+from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import ResponseRow
 from models.ids import parse_response_id, response_id
 from models.wire.events import Item
@@ -229,7 +230,11 @@ async def show_image(visit: Visit) -> Response:
     values = {"id": identifier, "item": visit.query.get("item", ""), **limits}
     found = await fetch_idempotent(visit.pool, ITEM, values)
     payload = found[0].payload if found else None
-    image = None if payload is None else await asyncio.to_thread(image_in, payload)
+    image = None
+    if payload is not None:
+        for project in await fetch_idempotent(visit.pool, PROJECT_OF, {"id": identifier}):
+            [payload] = await visit.state.images.filled(project, [payload])
+        image = await asyncio.to_thread(image_in, payload)
     if image is None:
         raise not_found("image")
     return Response(image[0], media_type=image[1], headers=HEADERS)

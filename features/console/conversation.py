@@ -20,6 +20,7 @@ from features.console.page_room import (
 )
 from models.files.kinds import IMAGES, Examination
 from models.wire.events import Item
+from models.wire.image_marks import marked_sizes
 from models.wire.item_types import (
     APPROVAL_REQUEST,
     APPROVAL_RESPONSE,
@@ -217,8 +218,10 @@ def _call(identifier: str, item: Item, room: PageRoom) -> Entry:
     for name, label in _RESULTS.items():
         if item.get(name):
             entry.parts.append(room.json(item[name], label))
-    if isinstance(image := item.get("result"), str):
-        entry.parts.append(Part(PartKind.IMAGE, f"Image, {_size(image)}", "Result"))
+    image = item.get("result")
+    size = len(image) if isinstance(image, str) else marked_sizes([item])
+    if size:
+        entry.parts.append(Part(PartKind.IMAGE, f"Image, {_size(size)}", "Result"))
         entry.is_folded = False
     if item.get("status") in ("failed", "incomplete"):
         entry.title += f" ({item['status']})"
@@ -323,14 +326,15 @@ def _file_name(part: Mapping[str, Any]) -> str:
 def _place(address: str) -> str:
     """The type and size of inline data, or the address of a file without its parameters."""
     if address.startswith("data:"):
-        return f"{address[5:60].partition(';')[0]}, {_size(address)}"
+        return f"{address[5:60].partition(';')[0]}, {_size(len(address))}"
     if not address.startswith(("http://", "https://")):
-        return f"inline, {_size(address)}"
+        return f"inline, {_size(len(address))}"
     return address.partition("?")[0].partition("#")[0][:_MAX_NAME]
 
 
-def _size(encoded: str) -> str:
-    return f"about {len(encoded) * 3 // 4096} KiB"
+def _size(encoded: int) -> str:
+    """`encoded`: characters of base64."""
+    return f"about {encoded * 3 // 4096} KiB"
 
 
 def _line(text: str) -> str:

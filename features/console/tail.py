@@ -19,10 +19,9 @@ from features.console.access import EVERYONE
 from features.console.content import read_details, response_id_of
 from features.console.page import HEADERS, Page, PageError, Visit
 from features.operator.service import record_reveal
-from models.wire.events import split_frames
+from models.wire.events import DONE, split_frames
 from web.http.body import held_bytes
 from web.http.request_record import request_record
-from web.stream.reader import DONE
 from web.stream.sse import sse_response
 
 KINDS = {

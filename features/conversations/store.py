@@ -53,7 +53,7 @@ class ConversationStore:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._pool = state.pool
-        self._items = ItemReader(state.pool)
+        self._items = ItemReader(state.pool, state.images)
 
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Creates a conversation with its items. Raises InvalidRequest with nothing stored."""
@@ -127,11 +127,11 @@ class ConversationStore:
             made = " ".join(item["id"] for item in items)
             if await fetch_once(self._pool, conversations.ADD_ITEMS, values, made, size=size):
                 await pause_if_large(size)
-                return list_envelope(items)
+                return list_envelope(await self._state.images.filled(project, items))
             row = await self._find(project, public_id, items)
             if len(row.existing_item_ids) == len(items):
                 # An earlier try, whose outcome was unknown, has stored them.
-                return list_envelope(items)
+                return list_envelope(await self._state.images.filled(project, items))
 
     async def page(
         self, project: UUID, public_id: str, paging: Paging, held: Reservation
@@ -139,12 +139,13 @@ class ConversationStore:
         """A page of the items, as OpenAI's list object. `held`: as for `ItemReader.page`."""
         row = await self._find(project, public_id)
         query = conversations.PAGE[paging.order]
-        return await self._items.page(query, {"id": row.id}, paging, held)
+        return await self._items.page(project, query, {"id": row.id}, paging, held)
 
     async def item(self, project: UUID, public_id: str, item_id: str, held: Reservation) -> Item:
         """One item. `held`: as for `ItemReader.page`. Raises NotFound."""
         row = await self._find(project, public_id)
-        item = await self._items.item(conversations.ITEM, {"id": row.id, "item": item_id}, held)
+        values = {"id": row.id, "item": item_id}
+        item: Item | None = await self._items.item(project, conversations.ITEM, values, held)
         if item is None:
             raise _item_not_found(item_id, public_id)
         return item
@@ -157,7 +158,7 @@ class ConversationStore:
         row = await self._find(project, public_id)
         values = {"id": row.id}
         items = [
-            await self._items.item(conversations.ITEM, values | {"item": item_id}, held)
+            await self._items.item(project, conversations.ITEM, values | {"item": item_id}, held)
             for item_id in made.split()
         ]
         return list_envelope([item for item in items if item is not None])

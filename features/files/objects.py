@@ -5,6 +5,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from models.db.queries.common import OF_ITEM
 from models.db.queries.file_contents import OF_CONTAINER, FileRow
 from models.errors import InvalidRequest
 from models.files.kinds import IMAGES, TEXT, Examination, claimed_kind
@@ -18,7 +19,8 @@ _LONGEST_NAME = 255
 
 
 class FilePurpose(StrEnum):
-    """What a file is for. Clients may not upload a `batch_output`, nor see a `container` here."""
+    """What a file is for. Clients may not upload a `batch_output`, nor see a `container` or an
+    `image` here."""
 
     USER_DATA = "user_data"
     BATCH = "batch"
@@ -26,9 +28,10 @@ class FilePurpose(StrEnum):
     ASSISTANTS = "assistants"
     VISION = "vision"
     CONTAINER = OF_CONTAINER
+    IMAGE = OF_ITEM
 
 
-_MADE_HERE = (FilePurpose.BATCH_OUTPUT, FilePurpose.CONTAINER)
+_MADE_HERE = (FilePurpose.BATCH_OUTPUT, FilePurpose.CONTAINER, FilePurpose.IMAGE)
 UPLOADED = tuple(purpose for purpose in FilePurpose if purpose not in _MADE_HERE)
 
 

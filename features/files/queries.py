@@ -7,7 +7,14 @@ from uuid import UUID
 
 from models.db.queries.audit import recorded
 from models.db.queries.common import OPEN
-from models.db.queries.file_contents import FILE_COLUMNS, IS_OPEN, IS_VISIBLE, FileRow, PartRow
+from models.db.queries.file_contents import (
+    FILE_COLUMNS,
+    IS_OPEN,
+    IS_OWN,
+    IS_VISIBLE,
+    FileRow,
+    PartRow,
+)
 from models.db.queries.quotas import OPEN_BATCH
 from models.db.statement import Query, column
 
@@ -85,13 +92,13 @@ class UploadRow:
 
 
 FIND_UPLOAD = Query(
-    """
+    f"""
     SELECT f.id, f.filename, f.purpose, f.bytes, floor(extract(epoch FROM f.created_at))::bigint AS created_at,
            floor(extract(epoch FROM f.created_at + CAST(:upload_time AS interval)))::bigint AS ends_at,
            CASE WHEN f.completed_at IS NOT NULL THEN 'completed'
                WHEN f.expires_at <= statement_timestamp() THEN 'expired'
                 WHEN f.delete_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS status
-    FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output'
+    FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output' AND {IS_OWN}
     """,
     UploadRow,
 )

@@ -1,8 +1,10 @@
 """What upstreams answer on `/v1/images/*`. Pure.
 
 An image is base64 in `b64_json`, also as a data URL; engines and older models answer with an
-address in `url` (LocalAI, DALL-E). Servers that know no `stream` answer a stream's request with
-JSON. A stream ends with `image_generation.completed` or `image_edit.completed`.
+address in `url` (LocalAI, DALL-E). Others mix both fields up, have `images` in the place of `data`
+(SiliconFlow, fal), or texts in the list (the WebUI of Stable Diffusion). Servers that know no
+`stream` answer a stream's request with JSON. A stream ends with `image_generation.completed` or
+`image_edit.completed`.
 """
 
 import base64
@@ -53,15 +55,19 @@ def parse_json(raw: bytes) -> Any:
 
 def image_of(answer: Any) -> ImageAnswer:
     """The image in a JSON answer, or in the last event of a stream. Raises NoImage."""
-    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(answer, dict):
+        raise NoImage("The upstream's answer has no image.")
+    entries = answer.get("data") or answer.get("images")
     entry = entries[0] if isinstance(entries, list) and entries else answer
-    if not isinstance(entry, dict):
+    if isinstance(entry, str):
+        entry = {"b64_json": entry}
+    image = ""
+    if isinstance(entry, dict):
+        image = _text(entry.get("b64_json")) or _text(entry.get("url"))
+    if not image:
         raise NoImage("The upstream's answer has no image.")
-    data, url = _text(entry.get("b64_json")), _text(entry.get("url"))
-    if url.startswith("data:"):
-        data, url = data or url, ""
-    if not (data or url):
-        raise NoImage("The upstream's answer has no image.")
+    is_address = image.startswith(("http://", "https://"))
+    data, url = ("", image) if is_address else (image, "")
     whole = {**answer, **entry}
     fields = {name: text for name in _SHOWN_FIELDS if 0 < len(text := _text(whole.get(name))) < 64}
     if revised := clean_text(_text(whole.get("revised_prompt")))[:_MAX_TEXT]:

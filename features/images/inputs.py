@@ -11,14 +11,16 @@ from features.images.answers import NoImage, decoded, kind_of
 from features.images.upstream import InputImage
 from models.config.groups import ImageSettings
 from models.egress import EgressPolicy, EgressRefused
-from models.errors import UpstreamFailed
+from models.errors import Unavailable, UpstreamFailed
+from models.files.response_images import ResponseImages
 from models.ids import parse_file_id
 from models.wire.events import Item
+from models.wire.image_marks import ImageMark, marks_of
 from worker.outbound.download import Downloader, DownloadError, FetchedFile
 from worker.run.stored_files import StoredFiles
 
-Source = str | FetchedFile
-"""base64, an address, or a file that is stored here."""
+Source = str | FetchedFile | ImageMark
+"""base64, an address, a file that is stored here, or an image that was made here."""
 
 
 def editable(history: Sequence[Item]) -> list[Source]:
@@ -29,6 +31,7 @@ def editable(history: Sequence[Item]) -> list[Source]:
         if item["type"] == "image_generation_call":
             if isinstance(image := item.get("result"), str) and image:
                 found = [image]
+            found = list(marks_of([item])) or found
             continue
         for content in (item.get("content"), item.get("output")):
             found += _parts(content)
@@ -46,11 +49,18 @@ def _parts(content: Any) -> Iterator[Source]:
 class InputImages:
     """Reads the images for one response."""
 
-    def __init__(self, settings: ImageSettings, egress: EgressPolicy, files: StoredFiles) -> None:
+    def __init__(
+        self,
+        settings: ImageSettings,
+        egress: EgressPolicy,
+        files: StoredFiles,
+        images: ResponseImages,
+    ) -> None:
         """`files`: those of the project."""
         self._max_bytes = settings.bytes
         self._egress = egress
         self._files = files
+        self._images = images
         self._downloads = Downloader(egress, redirects=egress.settings.redirects)
 
     async def read(self, source: Source) -> InputImage:
@@ -59,6 +69,8 @@ class InputImages:
             content = source.content
             if content is None:
                 content = await self._read_stored(source)
+        elif isinstance(source, ImageMark):
+            content = await self._read_made(source)
         elif source.startswith(("http://", "https://")):
             content = await self.download(source)
         else:
@@ -80,6 +92,15 @@ class InputImages:
         except (EgressRefused, DownloadError) as error:
             raise NoImage(f"The image could not be downloaded: {error}.") from None
         return file.content
+
+    async def _read_made(self, mark: ImageMark) -> bytes:
+        try:
+            content = await self._images.image(self._files.project, mark)
+        except Unavailable as error:
+            raise NoImage(str(error)) from None
+        if content is None:
+            raise NoImage("The image that is to be edited does not exist any more.")
+        return content
 
     async def _stored_mask(self, file: UUID) -> InputImage:
         found = (await self._files.find([file])).get(file)

@@ -10,6 +10,7 @@ import structlog
 
 from features.images.answers import NoImage, decoded, kind_of, too_large
 from features.images.inputs import InputImages, Source, editable, encoded, project_files
+from features.images.stored import find_image, store_image
 from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
@@ -80,6 +81,7 @@ class ImageGeneration:
     in_order = False
 
     def __init__(self, maker: ImageMaker, tool: Mapping[str, Any], context: ToolContext) -> None:
+        """`tool`: its options, checked."""
         assert context.project is not None
         self._maker = maker
         self._tool = tool
@@ -88,8 +90,9 @@ class ImageGeneration:
         self._max_bytes = maker.settings.bytes
         self.time: float | None = maker.settings.time.total_seconds()
         self._editable: list[Source] = []
-        files = project_files(maker.resources.pool, maker.resources.storage, context.project)
-        self._inputs = InputImages(maker.settings, context.egress, files)
+        resources = maker.resources
+        files = project_files(resources.pool, resources.storage, context.project)
+        self._inputs = InputImages(maker.settings, context.egress, files, resources.images)
 
     def pending(self, history: Sequence[Item]) -> list[OpenCallFactory]:
         """Only the model starts calls; what they may edit is in the history."""
@@ -144,8 +147,12 @@ class ImageGeneration:
         action: str = self._tool.get("action", "auto")
         return action
 
+    def _action_of(self, item: Item) -> str:
+        action: str = item.get("action", "generate") if self._action == "auto" else self._action
+        return action
+
     async def _make(self, item: Item, prompt: str) -> ToolResult:
-        action = item.get("action", "generate") if self._action == "auto" else self._action
+        action = self._action_of(item)
         model: str = self._tool.get("model") or self._maker.settings.model or ""
         images = await self._input_images() if action == "edit" else []
         request = ImageRequest(
@@ -172,11 +179,21 @@ class ImageGeneration:
         made = await self._maker.make(self._project, model, request, show_partial)
         await self._maker.count(self._context, item, model, made)
         content = await self._content(made)
-        fields = {"action": action, **made.answer.fields}
-        kind = kind_of(content, self._max_bytes).rpartition("/")[2]
-        fields |= {"output_format": kind, "result": await asyncio.to_thread(encoded, content)}
-        words = f"The image was {'edited' if images else 'made'}, and the user sees it."
-        return ToolResult(fields, tool_output=words)
+        fields: dict[str, Any] = {"action": action, **made.answer.fields}
+        kind = kind_of(content, self._max_bytes)
+        resources = self._maker.resources
+        stored = await store_image(resources, self._project, item["id"], content, kind)
+        if stored is not None:
+            return _result(fields, kind, stored.mark)
+        return _result(fields, kind, await asyncio.to_thread(encoded, content))
+
+    async def recover(self, item: Item) -> ToolResult | None:
+        """The image that was stored, and counted, before its worker died. What the upstream said of
+        it besides is lost."""
+        stored = await find_image(self._maker.resources, self._project, item["id"])
+        if stored is None:
+            return None
+        return _result({"action": self._action_of(item)}, stored.media_type, stored.mark)
 
     async def _input_images(self) -> list[InputImage]:
         """What is edited. Raises NoImage."""
@@ -193,11 +210,7 @@ class ImageGeneration:
         return images
 
     def _options(self, action: str) -> dict[str, Any]:
-        """A native upstream would have got the tool unchecked: what has another type stays out."""
-        names = _OPTION_OF.get(action, _OPTIONS)
-        return {
-            name: self._tool[name] for name in names if type(self._tool.get(name)) in (str, int)
-        }
+        return {name: self._tool[name] for name in _OPTION_OF[action] if name in self._tool}
 
     def _response_format(self) -> dict[str, str]:
         wanted = self._maker.settings.response_format
@@ -208,6 +221,15 @@ class ImageGeneration:
         if made.answer.data:
             return await asyncio.to_thread(decoded, made.answer.data, self._max_bytes)
         return await self._inputs.download(made.answer.url)
+
+
+def _result(fields: dict[str, Any], media_type: str, image: Any) -> ToolResult:
+    """The result of a call that has made an image. `image`: the field `result`."""
+    verb = "edited" if fields["action"] == "edit" else "made"
+    return ToolResult(
+        {**fields, "output_format": media_type.rpartition("/")[2], "result": image},
+        tool_output=f"The image was {verb}, and the user sees it.",
+    )
 
 
 def _open(output_index: int, new_id: Any) -> OpenImageCall:

@@ -262,7 +262,7 @@ async def _answer_in(payload: bytes, upstream: UpstreamSettings, on_partial: OnP
         if isinstance(data := value.get("b64_json") or value.get("partial_image_b64"), str):
             await on_partial(data)
         return None
-    if "b64_json" in value or value.get("data") or "url" in value:
+    if any(value.get(name) for name in ("b64_json", "url", "data", "images")):
         return value
     if report_of(value).message:
         raise _no_image(payload, upstream, "The upstream's answer has no image.")

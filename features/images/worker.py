@@ -6,6 +6,7 @@ from typing import Any
 from features.images.tool import ImageGeneration, ImageMaker
 from features.images.upstream import ImageUpstreams
 from models.projects.routes import ProjectRoutes
+from models.wire.checks.server_tools import usable_image_tool
 from models.wire.tools import IMAGE_GENERATION
 from worker.run.resources import Resources, WorkerFeature
 from worker.tools.provider import ToolContext, ToolProvider
@@ -26,7 +27,7 @@ class Images(WorkerFeature):
         await self._upstreams.close()
 
     def _tool(self, tool: Mapping[str, Any], context: ToolContext) -> ToolProvider:
-        return ImageGeneration(self._maker, tool, context)
+        return ImageGeneration(self._maker, usable_image_tool(tool), context)
 
 
 FEATURE = Images

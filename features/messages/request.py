@@ -73,11 +73,11 @@ OPTIONAL: dict[str, Check] = {
     "service_tier": Choice("auto", "standard_only"),
 }
 """The others that have an effect -> their checks."""
-_WITHOUT_EFFECT = frozenset(("cache_control", "context_management", "diagnostics", "betas"))
+WITHOUT_EFFECT = frozenset(("cache_control", "context_management", "diagnostics", "betas"))
 """Parameters that nobody misses."""
-_REFUSED = {
+REFUSED = {
     "mcp_servers": "send MCP servers with POST /v1/responses, as tools of the type 'mcp'",
-    "container": "nothing runs code here",
+    "container": "code runs with POST /v1/responses and the tool 'code_interpreter'",
 }
 """Parameters without which the request would mean something else -> what to do."""
 _NOT_COUNTED = ("include", "max_tool_calls")
@@ -149,7 +149,7 @@ def _checked(body: Any) -> Json:
     """The known parameters. Raises InvalidRequest."""
     if type(body) is not dict:
         raise not_an_object(body)
-    for name, instead in _REFUSED.items():
+    for name, instead in REFUSED.items():
         if body.get(name):
             message = f"'{name}' is not supported here: {instead}."
             raise InvalidRequest(message, param=name, code="unsupported_parameter")
@@ -169,7 +169,7 @@ def _checked(body: Any) -> Json:
 
 
 def _is_missed(name: str, value: Any) -> bool:
-    return value is not None and name not in _WITHOUT_EFFECT
+    return value is not None and name not in WITHOUT_EFFECT
 
 
 def _common_parameters(given: Mapping[str, Any]) -> Json:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from features.compact_and_count.routes import COUNT_HEADER, NOT_COUNTED
 from features.messages.answer import empty_message, message_of
 from features.messages.errors import error_body, status_of
 from features.messages.events import PING, MessageStream, has_output
@@ -42,7 +43,6 @@ from web.http.request_record import request_record
 from web.responses.create import AcceptedResponse, CreateOptions
 from web.routes.foreground import answered_request, wait_for_completion, wait_for_response
 from web.routes.responses import stream_events
-from web.routes.unstored import COUNT_HEADER, NOT_COUNTED
 from web.state import AppState, app_state
 from web.stream.sse import StreamBroken, sse_response
 
@@ -157,7 +157,9 @@ async def _answer(
         raise Unavailable("The response was cancelled. Please retry.")
     if row.status == Status.FAILED:
         raise ApiError(row.error["message"] if row.error else "The response failed.")
-    shown = await state.response_store.show_ended(row, hold=partial(held_bytes, request))
+    shown = await state.response_store.show_ended(
+        accepted.project, row, hold=partial(held_bytes, request)
+    )
     state.record_answer(accepted, request)
     return json_response(message_of(shown, translated.thinking))
 

@@ -21,10 +21,10 @@ from models.config.settings import Settings
 from models.db.database import Connection, open_pool
 from models.ids import new_uuid
 from models.tasks import cancel_all
-from models.wire.events import split_frames
+from models.wire.events import DONE, split_frames
 from web.stream.bus import Bus
 from web.stream.polls import LogPolls
-from web.stream.reader import DONE, EventReader
+from web.stream.reader import EventReader
 
 _INDENT = " " * 8
 """Under the number of an event."""

@@ -5,6 +5,12 @@ from collections.abc import Collection, Mapping
 from openai.types.responses import CompactedResponse, InputTokenCountResponse, ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails
 
+from features.compact_and_count.routes import (
+    COMPACT_PARAMETERS,
+    COUNT_HEADER,
+    COUNT_PARAMETERS,
+    PERSONALITY,
+)
 from features.reference import examples
 from features.reference.meaning import CREATE_BODY, IGNORED, PARAMETERS, PASSTHROUGH, STREAM
 from features.reference.parts import (
@@ -48,12 +54,6 @@ from models.wire.items import input_schema, item_schemas
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.json_responses import POLL_HEADER
 from web.routes.responses import EVENT_NUMBERS
-from web.routes.unstored import (
-    COMPACT_PARAMETERS,
-    COUNT_HEADER,
-    COUNT_PARAMETERS,
-    PERSONALITY,
-)
 
 PATHS = {"response_id": about_id("resp_"), "model": "A slash may be sent unchanged or as %2F."}
 UPSTREAM_STATUSES = (400, 401, 404, 408, 413, 422, 424, 429, 502, 504)

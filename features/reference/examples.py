@@ -16,6 +16,7 @@ from models.errors import (
     UnsupportedMediaType,
 )
 from models.wire.events import (
+    DONE,
     Event,
     ItemAdded,
     ItemDone,
@@ -31,7 +32,6 @@ from models.wire.events import (
 )
 from models.wire.response import ResponseFacts, response_object
 from web.http.json_responses import list_envelope
-from web.stream.reader import DONE
 
 Json = dict[str, Any]
 

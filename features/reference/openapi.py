@@ -19,6 +19,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from features.compact_and_count.routes import COUNT_HEADER
 from features.reference import examples, parts
 from features.reference.meaning import ABOUT, CODES, STATUSES
 from features.reference.parts import ADMIN, JSON, Json
@@ -32,7 +33,6 @@ from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.without_effect import HEADER as IGNORED_HEADER
 from web.http.json_responses import POLL_HEADER
 from web.routes.foreground import ERROR_TYPES
-from web.routes.unstored import COUNT_HEADER
 
 
 def document(routes: Iterable[BaseRoute], settings: Settings) -> dict[str, Any]:

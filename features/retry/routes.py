@@ -54,7 +54,7 @@ async def retry(response_id: str, request: Request, key: Key, body: RetryBody) -
     require_retryable(row)
     if split_stored_parameters(row.parameters).purpose is not Purpose.ANSWER:
         raise not_found(response_id)
-    items = await _read_input(state, row.id, body, request)
+    items = await _read_input(state, key.project_id, row.id, body, request)
     body.value = retry_body(row, items, body.value)
     stop = tuple(row.parameters.get(STOP, ()))
     options = CreateOptions(request_record(request).id, retry_of=row.id, stop=stop)
@@ -62,7 +62,7 @@ async def retry(response_id: str, request: Request, key: Key, body: RetryBody) -
 
 
 async def _read_input(
-    state: AppState, retried: UUID, body: JsonBody, request: Request
+    state: AppState, project: UUID, retried: UUID, body: JsonBody, request: Request
 ) -> list[Item]:
     """The stored input, which counts as the body's. Raises ShareUsedUp and Unavailable."""
     values: dict[str, Any] = {"id": retried, "after": None, "limit": _MOST_ITEMS}
@@ -73,7 +73,8 @@ async def _read_input(
         body.memory = body.memory or held_bytes(request)
         await body.memory.grow(body.memory.amount + 2 * size)
         rows = await fetch_idempotent(state.pool, query, values | {"max_size": ANY_SIZE})
-    items = [row.payload for row in rows if row.payload is not None]
+    stored = [row.payload for row in rows if row.payload is not None]
+    items = await state.images.filled(project, stored)
     body.size += len(orjson.dumps(items))
     return items
 

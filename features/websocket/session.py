@@ -48,14 +48,13 @@ from models.errors import (
 from models.ids import response_id
 from models.load.budget import Reservation
 from models.redis.quota_counters import Demand
-from models.wire.events import iter_frames
+from models.wire.events import DONE, iter_frames
 from models.wire.json_input import BodyLimits
 from web.http.auth import require_scope
 from web.http.errors import as_api_error
 from web.http.request_record import bind_response, request_record
 from web.responses.create import AcceptedResponse, CreateOptions
 from web.state import AppState
-from web.stream.reader import DONE
 from web.stream.sse import obfuscate_if_requested
 
 logger = structlog.get_logger()

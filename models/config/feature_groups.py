@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from models.allowed_hosts import allowed_hosts
 from models.config.values import (
     EMPTY_IS_UNSET,
     Bytes,
@@ -334,6 +335,15 @@ class CodeSettings(Group):
     """Largest `memory_limit` of a client: sandboxes must be run with as much."""
     file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
     """Limit: largest file that code leaves in a container and that is kept."""
+    allowed_hosts: TextList = ()
+    """Hosts that a client's `network_policy` may name, as `pypi.org`, `*.example.org` or
+    `name:8443`, and private networks to which they may lead. Sandboxes need the same list."""
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        allowed_hosts(value)
+        return value
 
     @model_validator(mode="after")
     def _check_sandboxes(self) -> Self:

@@ -12,6 +12,8 @@ import msgspec
 
 Item = dict[str, Any]
 """An item as JSON: `{"id", "type", "status", …}`."""
+DONE = b"data: [DONE]\n\n"
+"""The end of a stream, behind its last event."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):

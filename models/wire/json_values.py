@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from models.wire.image_marks import marked_sizes, may_have_marks
+
 _COMPLETE = re.compile(rb'[^"]*+(?:"(?:[^"\\\r\n]|\\[^\r\n])*+(?:"|\\?[\r\n])[^"]*+)*+', re.DOTALL)
 """Everything up to a string that does not end in these bytes. JSON has no line break in a string;
 a line of an event stream that has another quote ends there too."""
@@ -69,8 +71,11 @@ behind each comma and colon."""
 
 
 def json_size(value: Any) -> int:
-    """The size of JSON, in bytes. Commas and brackets in texts are counted as values too."""
-    return encoded_size(orjson.dumps(value))
+    """The size of JSON, in bytes. Commas and brackets in texts are counted as values too. Images of
+    a list of items that are stored as files count as if they were in it."""
+    encoded = orjson.dumps(value)
+    images = marked_sizes(value) if may_have_marks(encoded) else 0
+    return encoded_size(encoded) + images
 
 
 def encoded_size(encoded: bytes) -> int:

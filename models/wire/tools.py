@@ -4,7 +4,7 @@ The fields of a tool are checked in models/wire/checks/tools.py.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,14 @@ def has_domain_secrets(value: Any) -> bool:
     if isinstance(value, dict):
         return "domain_secrets" in value or any(map(has_domain_secrets, value.values()))
     return isinstance(value, list) and any(map(has_domain_secrets, value))
+
+
+def allowed_domains_of(container: Mapping[str, Any]) -> Sequence[str]:
+    """The hosts that a new container's code may reach. `container`: its fields, after their
+    check."""
+    policy = container.get("network_policy") or {}
+    domains: Sequence[str] = policy.get("allowed_domains", ())
+    return domains
 
 
 def is_own_file_search(tool: Mapping[str, Any]) -> bool:

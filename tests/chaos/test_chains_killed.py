@@ -8,8 +8,8 @@ from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, reply
 from tests.support.stack import SHORT_LEASES, Stack
 
-LENGTH = 100
-KILLS = (30, 70)
+LENGTH = 60
+KILLS = (15, 40)
 """After so many answers all processes are killed."""
 
 
@@ -35,7 +35,7 @@ async def _kill_all(running: Stack) -> None:
     await running.start_web()
 
 
-async def test_a_hundred_in_a_row_run_in_order_although_every_process_is_killed(
+async def test_many_in_a_row_run_in_order_although_every_process_is_killed(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     model = "a-long-chain"

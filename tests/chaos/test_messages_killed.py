@@ -1,6 +1,7 @@
 """A worker dies while it writes messages of Anthropic's API."""
 
 import asyncio
+import json
 from typing import Any
 
 import anthropic
@@ -58,3 +59,7 @@ async def test_a_message_survives_its_worker_and_a_stream_repeats_nothing(
             assert await unbegun == "Good."
             with pytest.raises((anthropic.APIConnectionError, httpx2.RemoteProtocolError)):
                 await interrupted
+        [web] = running.webs
+        lines = [json.loads(line) for line in web.log.read_text().splitlines() if line[:1] == "{"]
+        assert [line["level"] for line in lines if line["event"] == "stream_broken"] == ["info"]
+        assert not [line for line in lines if line["level"] == "error"]

@@ -736,6 +736,10 @@ class Machine(RuleBasedStateMachine):
         assert all(response.status in TERMINAL for response in self.open)
         self.rows_are_as_expected()
 
+    def _show_ended(self, response: TrackedResponse) -> Coroutine[Any, Any, dict[str, Any]]:
+        row = self.row(response)
+        return self.response_store.show_ended(self.database.project, row, hold=_small_output)
+
     def _assert_consistent(self, response: TrackedResponse) -> None:
         """I6, I7: GET returns the items of the terminal event, which are the fold of the log."""
         events = [decode_frame(frame) for frame in split_frames(response.log)]
@@ -743,9 +747,9 @@ class Machine(RuleBasedStateMachine):
         final = events[-1]["response"]
         if response.delete_requested:
             with pytest.raises(NotFound):
-                self.wait(self.response_store.show_ended(self.row(response), hold=_small_output))
+                self.wait(self._show_ended(response))
             return
-        body = self.wait(self.response_store.show_ended(self.row(response), hold=_small_output))
+        body = self.wait(self._show_ended(response))
         assert body["output"] == final["output"]
         assert body["status"] == final["status"] == response.status
         done = {

@@ -74,6 +74,11 @@ class Person(BaseModel):
     name: str
 
 
+SHORT_AND_LONG = [
+    pytest.param(cut, marks=pytest.mark.long if place else ()) for place, cut in enumerate(CUT_OFF)
+]
+
+
 @pytest.fixture
 async def running(private_stack: PrivateStack) -> AsyncIterator[Stack]:
     async with private_stack(settings=SHORT_LEASES) as stack:
@@ -85,7 +90,7 @@ def _replace_worker(running: Stack) -> None:
     running.spawn_worker()
 
 
-@pytest.mark.parametrize("cut", list(CUT_OFF))
+@pytest.mark.parametrize("cut", SHORT_AND_LONG)
 async def test_the_python_helper_survives_a_kill(
     running: Stack, fake: FakeUpstream, cut: str
 ) -> None:
@@ -111,7 +116,7 @@ async def test_the_python_helper_survives_a_kill(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("cut", list(CUT_OFF))
+@pytest.mark.parametrize("cut", SHORT_AND_LONG)
 async def test_the_node_helper_survives_a_kill(
     pytestconfig: pytest.Config, running: Stack, fake: FakeUpstream, cut: str
 ) -> None:

@@ -46,7 +46,7 @@ ADMIN = tuple(
 )
 OF_WEBHOOKS = tuple(name for name in operations() if "endpoint" in name)
 OF_SCHEDULES = tuple(name for name in operations() if "schedule" in name)
-EXAMPLES = {"create": 6, **dict.fromkeys((*ADMIN, *OF_WEBHOOKS, *OF_SCHEDULES), 1)}
+EXAMPLES = {"create": 6, **dict.fromkeys((*ADMIN, *OF_WEBHOOKS, *OF_SCHEDULES, *PROXIED), 1)}
 """Operation -> generated requests of each mode, if not 2. A create varies most."""
 UPLOAD: Any = {"bytes": 4, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
 SCHEDULE: Any = {"cron": "0 0 29 2 *", "template": {"model": "demo", "input": "Hello."}}

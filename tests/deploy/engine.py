@@ -14,6 +14,7 @@ PROJECT = "backburner-test"
 """The name of the Compose project: not that of a deployment on this machine, whose containers and
 volumes stay as they are."""
 CURRENT, PREVIOUS = f"{PROJECT}/server:current", f"{PROJECT}/server:previous"
+SANDBOX = f"{PROJECT}/sandbox:current"
 _BASES = {name: DEFAULTS[name] for name in ("PYTHON_IMAGE", "POSTGRES_IMAGE", "REDIS_IMAGE")}
 
 
@@ -88,6 +89,7 @@ class Checkout:
             "COMPOSE_PROJECT_NAME": PROJECT,
             "COMPOSE_FILE": "docker-compose.yml:tests/deploy/upstream.yml",
             "BACKBURNER_IMAGE": CURRENT,
+            "BACKBURNER_SANDBOX_IMAGE": SANDBOX,
             "UPSTREAM_IMAGE": CURRENT,
             "BACKBURNER_LISTEN": f"127.0.0.1:{port}-{port + 1}",
         }

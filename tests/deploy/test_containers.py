@@ -10,6 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 import requests
+from openai.types.responses.tool_param import CodeInterpreter
 
 from cli.embedded.process import free_port, port_is_free
 from models.db.schema import newest_revision
@@ -18,6 +19,7 @@ from tests.deploy.engine import (
     CURRENT,
     PREVIOUS,
     PROJECT,
+    SANDBOX,
     Checkout,
     base_images,
     copy_checkout,
@@ -83,7 +85,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         "BACKBURNER_UPSTREAM__BASE_URL=http://upstream:8001/v1\n"
         "BACKBURNER_UPSTREAM__API_KEY=demo\n"
     )
-    end = f"docker compose down --volumes --remove-orphans; docker rmi -f {CURRENT} {PREVIOUS}"
+    images = f"{CURRENT} {PREVIOUS} {SANDBOX}"
+    end = f"docker compose down --volumes --remove-orphans; docker rmi -f {images}"
     checkout.run(f"{end} 2>/dev/null || true")
     yield Deployment(checkout, folder)
     checkout.run(f"docker compose logs --no-color > {folder}/containers.log 2>&1; {end}")
@@ -160,6 +163,63 @@ def test_background_response_survives_a_killed_worker(deployment: Deployment) ->
             break
     assert numbers == list(range(31)), "an event is missing or was sent twice"
     assert client.responses.cancel(response_id).status == "cancelled"
+
+
+CHART = """
+import pandas, matplotlib.pyplot as plot
+sales = pandas.read_csv("/mnt/data/sales.csv")
+sales.plot(x="month", y="sold").figure.savefig("/mnt/data/sales.png")
+print(int(sales.sold.sum()))
+"""
+OUTSIDE = """
+import os, socket
+for attempt in (
+    lambda: socket.create_connection(("127.0.0.1", 8600), 3),
+    lambda: os.listdir("/app"),
+    lambda: os.listdir("/sessions"),
+    lambda: os.kill(1, 9),
+):
+    try:
+        attempt()
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_code_runs_in_the_sandbox_of_the_profile(
+    deployment: Deployment, record_property: Record
+) -> None:
+    """The model of the demo writes the user's text as the code."""
+    checkout = deployment.checkout
+    checkout.run(
+        "printf '%s\\n' COMPOSE_PROFILES=code BACKBURNER_CODE__SANDBOXES=http://sandbox:8600"
+        " BACKBURNER_CODE__TOKEN=$(openssl rand -hex 32) >> .env\n"
+        "docker compose up -d --build --wait"
+    )
+    walls = checkout.run("docker compose logs --no-log-prefix sandbox")
+    [line] = (each for each in walls.splitlines() if "sandbox_walls" in each)
+    record_property("walls", line.partition("sandbox_walls")[2])
+    assert checkout.run("docker compose exec sandbox id -u").strip() == "10001"
+    client = deployment.client()
+    sales = ("sales.csv", b"month,sold\n1,3\n2,5\n3,4\n")
+    uploaded = client.files.create(file=sales, purpose="user_data")
+    container = client.containers.create(name="sales", file_ids=[uploaded.id])
+    tool: CodeInterpreter = {"type": "code_interpreter", "container": container.id}
+    for code, printed in (
+        (CHART, ["12"]),
+        (OUTSIDE, 4 * ["PermissionError"]),
+    ):
+        made = client.responses.create(
+            model="demo-tools", input=code, tools=[tool], include=["code_interpreter_call.outputs"]
+        )
+        [call] = (item for item in made.output if item.type == "code_interpreter_call")
+        logs = "".join(each.logs for each in call.outputs or () if each.type == "logs")
+        assert logs.split() == printed, made
+    files = {file.path: file.id for file in client.containers.files.list(container.id)}
+    chart = client.containers.files.content.retrieve(
+        files["/mnt/data/sales.png"], container_id=container.id
+    )
+    assert chart.read().startswith(b"\x89PNG")
 
 
 def test_scale_to_three_workers(deployment: Deployment) -> None:

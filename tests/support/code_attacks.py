@@ -9,9 +9,12 @@ import json
 ATTACKS = {
     # network
     **{
-        f"a socket of the family {family}": f"socket.socket(socket.{family}, socket.{kind})"
+        f"a socket {family} {kind}": f"socket.socket(socket.{family}, socket.{kind})"
         for family, kind in (
             ("AF_INET", "SOCK_STREAM"),
+            ("AF_INET", "SOCK_DGRAM"),
+            ("AF_INET", "SOCK_RAW"),
+            ("AF_INET6", "SOCK_STREAM"),
             ("AF_INET6", "SOCK_DGRAM"),
             ("AF_UNIX", "SOCK_STREAM"),
             ("AF_UNIX", "SOCK_DGRAM"),
@@ -22,6 +25,10 @@ ATTACKS = {
         )
     },
     "a name of DNS": "socket.getaddrinfo('example.com', 80)",
+    "another protocol": "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
+    "a bound socket": "socket.socketpair()[0].bind('bound')",
+    "a listening socket": "socket.socketpair()[0].listen()",
+    "an accepted connection": "socket.socketpair()[0].accept()",
     "a datagram to the system's log": "datagram_socket()",
     # other processes
     "a signal to the sandbox": "os.kill(os.getppid(), 0)",
@@ -76,6 +83,7 @@ ATTACKS = {
     "bpf": "call(321, 0, bytes(120), 120)",
     "userfaultfd": "call(323, 0)",
     "perf": "call(298, bytes(120), 0, -1, -1, 0)",
+    "a filter that lets calls pass": "call(317, 1, 8, bytes(16))",
     "another personality": "call(135, 0x0040000)",
     "a handle of a file": "call(304, -100, bytes(120), 0)",
     "the kernel's log": "call(103, 3, bytes(120), 120)",

@@ -141,8 +141,11 @@ class MemoryContainers:
     ) -> Container:
         if container in self.gone or (auto is None and container not in self.rows):
             raise ContainerGone
-        limit = auto.memory_limit if auto is not None else None
-        return self.rows.setdefault(container, Container(container, project, limit, None, None))
+        wanted = auto or AutoContainer()
+        made = Container(
+            container, project, wanted.memory_limit, None, None, wanted.allowed_domains
+        )
+        return self.rows.setdefault(container, made)
 
     async def get(self, container: UUID) -> Container:
         return self.rows[container]

@@ -40,6 +40,7 @@ REFUSED_ANYWHERE = {
     rf"{_ADDED}\[(file_search|mcp|{_HOSTED})\]": "Send it in 'tools' of the request",
     rf"{_ADDED}\[shell\].environment\[container_": "Send it in 'tools' of the request",
     rf"{_ADDED}\[tool_search\].execution='server'": "or set 'execution' to 'client'",
+    r"tools\[(code_interpreter|shell)\].*domain_secrets": "stores and shows the tools",
     r"tools\[mcp\].(connector|tunnel)_id": "Give the address of a remote MCP server",
 }
 """Place -> a part of the sentence with which it is refused, at any upstream."""
@@ -49,13 +50,7 @@ REFUSED_AT_CHAT = {
     rf"tool_choice\[\w+\](.type='({_HOSTED})')?$": "not found in 'tools'",
     r"tools\[image_generation\]": "set BACKBURNER_IMAGES__MODEL",
     r"tools\[programmatic_tool_calling\]": "Leave this tool out",
-    r"tools\[(code_interpreter|shell)\].*network_policy\[allowlist\]": "set the type to",
     r"tools\[shell\].environment\[container_auto\].skills": "have no skills. Give",
     r"tools\[\w+\](.tools\[\w+\])?.allowed_callers='programmatic'": "Add 'direct'",
 }
 """The same, only at a chat upstream."""
-
-REFUSED_AT_NATIVE = {
-    r"tools\[(code_interpreter|shell)\].*domain_secrets": "stores and shows the tools",
-}
-"""The same, only at a native one."""

@@ -82,11 +82,19 @@ class InputFiles:
                 code="input_too_large",
             )
 
-    async def check_image(self, project: UUID, file: str, param: str) -> None:
-        """Raises InvalidRequest if the project has no image with this id."""
+    async def check_image(
+        self,
+        project: UUID,
+        file: str,
+        param: str,
+        *,
+        upstreams: Sequence[UpstreamSettings] | None = (),
+    ) -> None:
+        """Raises InvalidRequest if the project has no image with this id. `upstreams`: as for
+        `check`."""
         part = {"type": "input_image", "file_id": file}
         try:
-            await self.check(project, [{"type": "message", "content": [part]}], upstreams=())
+            await self.check(project, [{"type": "message", "content": [part]}], upstreams=upstreams)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=param, code=error.code) from None
 

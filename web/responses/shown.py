@@ -19,12 +19,14 @@ from models.db.database import Pool, fetch_idempotent
 from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import PAGE_LIMITS, SHOWN_RESPONSES, ShownResponseRow
 from models.db.statement import Query
+from models.files.response_images import ResponseImages
 from models.lifecycle import TERMINAL, Status
 from models.load.fair_queue import FairQueue
 from models.load.pacing import pause_if_large
 from models.ownership.grouping import GroupedRequests
 from models.shown_responses import shown_object
 from models.wire.events import Item
+from models.wire.image_marks import may_have_marks
 from models.wire.progress import Progress
 from web.http.body import UNCOUNTED_BYTES, Hold
 from web.http.json_responses import poll_after
@@ -108,10 +110,13 @@ class ShownResponses:
         outputs: RunningOutputs | None = None,
         progress: ProgressReads | None = None,
         statement: Query[ShownResponseRow] = SHOWN_RESPONSES,
+        images: ResponseImages | None = None,
     ) -> None:
         """`outputs`, `progress`: of the process, if another object shares them. `statement`: which
-        responses are shown."""
+        responses are shown. `images`: puts stored images into them; None: this process has no
+        storage."""
         self._pool = pool
+        self._images = images or ResponseImages(pool, None)
         self._statement = statement
         self._progress = progress or ProgressReads(pool)
         self._outputs = outputs or RunningOutputs()
@@ -139,7 +144,7 @@ class ShownResponses:
         if shown.body is None:
             return None
         if shown.found is None:
-            return ShownResponse(shown.body, {})
+            return ShownResponse(await self._images.filled_body(project, shown.body), {})
         progress = await self._progress.of(shown.found)
         field = b',"progress":' + orjson.dumps(progress.to_json()) + b"}"
         seconds = poll_seconds(shown.found, progress.waits_for)
@@ -171,7 +176,7 @@ class ShownResponses:
                 # The object shows texts twice (`output_text`), and a running response grows.
                 max_size = 2 * shown.size + UNCOUNTED_BYTES
                 await held.grow(max_size)
-        if held is not None:
+        if held is not None and not may_have_marks(shown.body or b""):
             held.resize(min(held.amount, shown.size))
         return shown
 

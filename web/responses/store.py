@@ -19,6 +19,7 @@ from models.db.queries.read import FoundResponse, ResponseRow
 from models.db.statement import Query, RowT
 from models.ended_line import EndedLine
 from models.errors import InvalidRequest, NotFound
+from models.files.response_images import ResponseImages
 from models.ids import parse_response_id, response_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
@@ -44,8 +45,8 @@ from web.stream.reader import EventReader
 logger = structlog.get_logger()
 
 _ANSWER_WAIT = 60.0
-"""Seconds for which the answer of a foreground request waits for memory. A client that was refused
-would repeat the request, and the model would run again."""
+"""Seconds for which the answer of a foreground request waits for memory, and for its images. A
+client that was refused would repeat the request, and the model would run again."""
 
 
 class ResponseStore:
@@ -63,11 +64,12 @@ class ResponseStore:
     ) -> None:
         """`cancel_wait`: seconds that a cancel waits for the worker to end the response."""
         self._pool = pool
-        self._items = ItemReader(pool)
+        self._images = images = event_reader.images or ResponseImages(pool, None)
+        self._items = ItemReader(pool, images)
         self._redis = redis
         self._event_reader = event_reader
         outputs, progress = RunningOutputs(), ProgressReads(pool)
-        self._shown = ShownResponses(pool, outputs, progress)
+        self._shown = ShownResponses(pool, outputs, progress, images=images)
         self._watched = ShownResponses(pool, outputs, progress, read.WATCHED_RESPONSES)
         self._cache = cache
         self._cancel_wait = cancel_wait
@@ -116,7 +118,7 @@ class ResponseStore:
         response. `hold`: as for `ShownResponses.body`. Raises ShareUsedUp and Unavailable."""
         return await self._watched.watch(wanted_id, hold=hold)
 
-    async def show_ended(self, row: ResponseRow, *, hold: Hold) -> dict[str, Any]:
+    async def show_ended(self, project: UUID, row: ResponseRow, *, hold: Hold) -> dict[str, Any]:
         """The Response object of a response that has ended. `hold`: as for `ShownResponses.body`.
         Raises NotFound if it was deleted meanwhile, ShareUsedUp and Unavailable."""
         values = {"id": row.id, "max_size": UNCOUNTED_BYTES}
@@ -128,7 +130,8 @@ class ResponseStore:
             rows = await fetch_idempotent(self._pool, read.OUTPUT_ITEMS, values)
         if not rows:
             raise not_found(response_id(row.id))
-        return shown_object(row, [one.item for one in rows if one.item is not None])
+        items = [one.item for one in rows if one.item is not None]
+        return shown_object(row, await self._images.filled(project, items, within=_ANSWER_WAIT))
 
     async def cancel(self, row: ResponseRow, actor: Actor) -> ResponseRow:
         """Cancels a background response and returns its row, which has ended unless the worker took
@@ -235,12 +238,12 @@ class ResponseStore:
         return bool(rows) and await self.request_cancel(rows[0], "deleted")
 
     async def input_items(
-        self, response: FoundResponse, paging: Paging, held: Reservation
+        self, project: UUID, response: FoundResponse, paging: Paging, held: Reservation
     ) -> dict[str, Any]:
         """A page of the response's input, as OpenAI's list object. `held`: as for
         `ItemReader.page`."""
         query = read.INPUT_ITEMS[paging.order]
-        return await self._items.page(query, {"id": response.id}, paging, held)
+        return await self._items.page(project, query, {"id": response.id}, paging, held)
 
     async def _reload(self, row: ResponseRow) -> ResponseRow:
         """The row as it is now. Raises NotFound if it was deleted."""

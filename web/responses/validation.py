@@ -34,7 +34,6 @@ from models.wire.request import (
     with_approvals,
     without_searches,
 )
-from models.wire.tools import IMAGE_GENERATION
 from web.http.auth import require_model
 from web.http.body import JsonBody
 from web.http.errors import find_upstreams
@@ -68,7 +67,7 @@ class RequestValidation:
         """`has_storage`: this server stores files."""
         self.account_ids = AccountIds(routes, sealer, pool)
         upstreams = list(routes.server.upstreams.values())
-        self._input_files = InputFiles(pool, upstreams, settings, has_storage=has_storage)
+        self.input_files = InputFiles(pool, upstreams, settings, has_storage=has_storage)
         self._pool = pool
         self._settings = settings
         self._routes = routes
@@ -115,7 +114,7 @@ class RequestValidation:
         limit = self._settings.limits.body
         items = await resolve_references(self._pool, project, items, limit, where)
         self._require_readable(items, project, where)
-        await self._input_files.check(project, items, where, upstreams=upstreams)
+        await self.input_files.check(project, items, where, upstreams=upstreams)
         return items
 
     async def _parse(self, body: JsonBody, key: ApiKey, *, generate: bool) -> CreateRequest:
@@ -136,32 +135,8 @@ class RequestValidation:
         await require_names(egress, urls)
         self._require_sealable(request)
         self._require_compactable(request)
-        if not rules.native:
-            await self._check_image_tools(request, key)
         request = with_approvals(request, self._settings.mcp.require_approval)
         return request if rules.searches else without_searches(request)
-
-    async def _check_image_tools(self, request: CreateRequest, key: ApiKey) -> None:
-        """Raises InvalidRequest for an image model or a mask that the project does not have, and
-        ModelNotAllowed for a model that the key may not use."""
-        for index, tool in enumerate(request.parameters.get("tools", ())):
-            if tool["type"] != IMAGE_GENERATION:
-                continue
-            where = f"tools[{index}]"
-            if "model" in tool and not self.upstreams_of(key, tool["model"]):
-                raise InvalidRequest(
-                    f"The image model '{shorten(tool['model'])}' does not exist.",
-                    param=f"{where}.model",
-                    code="model_not_found",
-                )
-            model = tool.get("model", self._settings.images.model)
-            if model is not None:
-                require_model(key, model)
-            mask = tool.get("input_image_mask", {})
-            if "file_id" in mask:
-                await self._input_files.check_image(
-                    key.project_id, mask["file_id"], f"{where}.input_image_mask.file_id"
-                )
 
     def _rules_of(self, upstreams: Sequence[Destination]) -> CreateRules:
         """What a create for these upstreams may ask for; the first of them decides."""

@@ -16,6 +16,7 @@ from models import ids
 from models.db.queries.api_keys import ApiKey
 from models.errors import ApiError, InvalidRequest
 from models.redis.quota_counters import Demand
+from models.wire.events import DONE
 from models.wire.request import is_prewarm
 from models.wire.without_effect import header_of
 from web.admission import AdmittedBody, admitted_body
@@ -28,7 +29,6 @@ from web.responses.create import AcceptedResponse, CreateOptions
 from web.routes.direct import DirectRoute
 from web.routes.foreground import answered_request, wait_for_response
 from web.state import AppState, app_state
-from web.stream.reader import DONE
 from web.stream.sse import obfuscate, obfuscate_if_requested, sse_response
 
 router = APIRouter(prefix="/v1/responses")
@@ -136,7 +136,7 @@ async def input_items(response_id: str, request: Request, project: Project) -> R
     parse_include(request)
     store = app_state(request).response_store
     row = await store.find(project, response_id)
-    return json_response(await store.input_items(row, page_query, held_bytes(request)))
+    return json_response(await store.input_items(project, row, page_query, held_bytes(request)))
 
 
 async def _build_response(
@@ -162,7 +162,7 @@ async def _build_response(
         return await _json(state, accepted, request, shown.body, shown.headers)
     row = await wait_for_response(state, accepted, request)
     return await _json(
-        state, accepted, request, await state.response_store.show_ended(row, hold=hold)
+        state, accepted, request, await state.response_store.show_ended(project, row, hold=hold)
     )
 
 

@@ -7,12 +7,13 @@ left out: the bus only makes it faster.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 
-from models.db.database import Pool, fetch_when_available, find_by_id
+from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch_when_available, find_by_id
 from models.db.queries.common import LogBlock
 from models.db.queries.read import (
     LOG_PAGE,
@@ -23,16 +24,17 @@ from models.db.queries.read import (
     is_page_full,
 )
 from models.errors import ApiError
+from models.files.response_images import ResponseImages
 from models.ids import response_id as public_id
 from models.lifecycle import TERMINAL, Status
 from models.load.budget import Reservation
-from models.wire.events import ends_stream, split_frames
+from models.wire.events import DONE, ends_stream, split_frames
+from models.wire.image_marks import may_have_marks
 from web.stream.bus import Bus
 from web.stream.inboxes import Inbox
 
 logger = structlog.get_logger()
 
-DONE = b"data: [DONE]\n\n"
 _MEMORY_WAIT = 600.0
 """Seconds for which a stream waits for the memory of an event of more than 256 KiB. Its client may
 resume it then."""
@@ -108,9 +110,11 @@ class KnownEvents:
 class EventReader:
     """Serves all readers of one web process."""
 
-    def __init__(self, pool: Pool, bus: Bus) -> None:
+    def __init__(self, pool: Pool, bus: Bus, images: ResponseImages | None = None) -> None:
+        """`images`: puts stored images into events; None: they stay as they are stored."""
         self._pool = pool
         self._bus = bus
+        self.images = images
         self._closing = False
         self._aborted = False
 
@@ -137,11 +141,37 @@ class EventReader:
         `[DONE]`.
 
         Without `[DONE]` if the row was deleted, the stream has diverged, this process stops, or
-        there is no memory for a large event for minutes.
+        there is no memory for a large event for minutes, or an image cannot be read for one.
         `known`: sent at once as the first frames. The log is then not read before there is a
         reason to, if the prepared inbox was subscribed in time. `held`: what the stream has of the
         process's memory for large bodies; the caller releases it. None: it needs no part.
         """
+        async with aclosing(
+            self._stored(response_id, after, background=background, known=known, held=held)
+        ) as blocks:
+            async for block in blocks:
+                if self.images is None or not may_have_marks(block):
+                    yield block
+                    continue
+                try:
+                    async with aclosing(self.images.in_stream(response_id, block, held)) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                except (ApiError, *DATABASE_UNAVAILABLE) as error:
+                    name = public_id(response_id)
+                    logger.warning("stream_without_image", response=name, error=str(error))
+                    return
+
+    async def _stored(
+        self,
+        response_id: UUID,
+        after: int,
+        *,
+        background: bool,
+        known: KnownEvents | None,
+        held: Reservation | None,
+    ) -> AsyncGenerator[bytes]:
+        """As `follow`, as the frames are stored."""
         cursor = StreamCursor(after)
         if known is not None:
             yield known.frames

@@ -12,10 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from models.config.web import WebSettings
 from models.tasks import IdleTimeout
-from models.wire.events import split_frames
+from models.wire.events import DONE, split_frames
 from models.wire.request import CreateRequest
 from web.http.connection import wait_for_disconnect
-from web.stream.reader import DONE
 
 logger = structlog.get_logger()
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import orjson
 
-from models.db.database import Pool, fetch_unless_refused, fetch_when_available
+from models.db.database import (
+    Pool,
+    fetch_unless_refused,
+    fetch_when_available,
+    retry_while_unavailable,
+)
 from models.db.queries.claim import CHECKPOINTED_OUTPUT, CheckpointedItem
 from models.db.queries.history import HISTORY, HistoryRow
 from models.egress import EgressPolicy
@@ -15,6 +20,7 @@ from models.errors import (
     FailedCall,
     RunError,
     ToolFailed,
+    Unavailable,
     UpstreamFailed,
     history_too_large_message,
 )
@@ -22,6 +28,7 @@ from models.ids import continue_after
 from models.secrets import Sealed, Unreadable
 from models.tracing.spans import Span
 from models.wire.events import Item
+from models.wire.image_marks import marks_of
 from models.wire.json_values import json_size
 from models.wire.purpose import Purpose
 from models.wire.tools import with_added_search
@@ -35,7 +42,7 @@ from worker.run.moderation import Moderation, RunInput
 from worker.run.output import history_item
 from worker.run.resources import Resources
 from worker.run.sealing import CallOrigins
-from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles
+from worker.run.stored_files import STORAGE_UNAVAILABLE, StoredFiles, storage_failure
 from worker.tools.listing_cache import ListingCache
 from worker.tools.provider import ToolContext
 from worker.tools.toolbox import Toolbox
@@ -75,6 +82,7 @@ async def prepare_run(
     stored = StoredFiles(resources.pool, resources.storage, row.project_id, row.created_at)
     attachments = Attachments(egress, resources.file_memory, stored=stored)
     try:
+        history = await _with_images(attempt, resources, history)
         if purpose in (Purpose.ANSWER, Purpose.COUNT):
             history = await attachments.fetch(
                 history,
@@ -188,6 +196,22 @@ async def decode_history(
             undecoded = _DECODED_AT_ONCE
             await pause()
     return items, origins
+
+
+async def _with_images(attempt: Attempt, resources: Resources, history: list[Item]) -> list[Item]:
+    """The history with the images that are stored, if an upstream may want them: only native ones
+    know image calls. Raises UpstreamFailed."""
+    if next(marks_of(history), None) is None:
+        return history
+    project = attempt.claim.row.project_id
+    policy = await resources.policies.policy(project)
+    candidates = resources.upstreams.candidates(attempt.facts.model, project, policy)
+    if not any(each.upstream.is_native for each in candidates):
+        return history
+    try:
+        return await retry_while_unavailable(lambda: resources.images.filled(project, history))
+    except Unavailable as error:
+        raise storage_failure() from error
 
 
 async def _checked_egress(

@@ -17,6 +17,7 @@ from models.db.database import Pool
 from models.due_work import DuePoll
 from models.egress import EgressPolicy
 from models.ended_line import EndedLine
+from models.files.response_images import ResponseImages
 from models.files.storage import FileStorage
 from models.ids import new_item_id
 from models.load.pacing import Pacer
@@ -127,6 +128,11 @@ class Resources:
     def all_passthrough(self) -> list[str]:
         """The parameters outside the Responses API that any upstream accepts."""
         return passthrough_of([self.settings.upstream, *self.settings.upstreams.values()])
+
+    @property
+    def images(self) -> ResponseImages:
+        """The stored images of items."""
+        return ResponseImages(self.pool, self.storage)
 
     async def egress_of(self, project: UUID) -> EgressPolicy:
         """The egress rules of this project, as they are now."""

@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import structlog
 
-from models.db.database import fetch_when_available
+from models.db.database import DATABASE_UNAVAILABLE, fetch_when_available
 from models.db.queries.read import UNDELETED_RESPONSE
-from models.errors import Deferred, LeaseLost, RunError
+from models.errors import Deferred, LeaseLost, RunError, Unavailable
 from models.lifecycle import Status
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim, EndReason
@@ -295,7 +295,12 @@ class Run:
         if self._attempt.unstored_origins:
             return None  # what the upstream wants back with a call is not in the items
         final = self._attempt.final_output()
-        answer = CachedAnswer(final.items, final.usage, final.service_tier)
+        try:
+            # Those who get it have it under other ids, and for longer than this response is kept.
+            items = await self._resources.images.filled(row.project_id, final.items)
+        except (Unavailable, *DATABASE_UNAVAILABLE):
+            return None
+        answer = CachedAnswer(items, final.usage, final.service_tier)
         policy = await self._resources.policies.policy(row.project_id)
         share = policy.quotas.cache_bytes
         await self._resources.cache.store(row.project_id, key, ttl, answer, share)

@@ -23,6 +23,17 @@ STORAGE_UNAVAILABLE = "storage_unavailable"
 """The reason of the failure while the storage does not answer."""
 
 
+def storage_failure() -> UpstreamFailed:
+    """The failure while the storage does not answer."""
+    return UpstreamFailed(
+        "The server cannot read its stored files right now.",
+        reason=STORAGE_UNAVAILABLE,
+        status=503,
+        retry_after=1,
+        is_temporary=True,
+    )
+
+
 class StoredFiles:
     """The files that a response may use: those that its project had when it was created."""
 
@@ -33,6 +44,7 @@ class StoredFiles:
         stores no files."""
         self._pool = pool
         self._storage = storage
+        self.project = project
         self._values = {"project": project, "response_created_at": created_at}
 
     async def find(self, ids: Iterable[UUID]) -> "dict[UUID, StoredFile]":
@@ -77,13 +89,7 @@ class StoredFile:
 
     def failure(self, reason: str) -> UpstreamFailed:  # noqa: ARG002  (the operator's log has it)
         """The failure while the file cannot be read: it may be read later."""
-        return UpstreamFailed(
-            "The server cannot read its stored files right now.",
-            reason=STORAGE_UNAVAILABLE,
-            status=503,
-            retry_after=1,
-            is_temporary=True,
-        )
+        return storage_failure()
 
     async def _chunks(self) -> list[bytes]:
         row = self._row

@@ -226,7 +226,8 @@ class ToolLoop:
                 await self._finish_call(entry, ToolCallError(_NO_ROOM))
                 return
             if entry.is_started and not self._toolbox.is_repeatable(entry.item):
-                await self._finish_call(entry, ToolCallError(_UNKNOWN_OUTCOME))
+                kept = await self._toolbox.recover(entry.item)
+                await self._finish_call(entry, kept or ToolCallError(_UNKNOWN_OUTCOME))
                 return
             await self._ownership.wait_until_fresh()
             with self._counted(entry):

@@ -7,7 +7,7 @@ another worker can continue after a crash.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from models.config.settings import Settings
@@ -119,6 +119,15 @@ class ToolProvider(Protocol):
     async def close(self) -> None:
         """Closes connections. Called once, maybe from another task than `run`, with a time limit
         of a few seconds."""
+        ...
+
+
+@runtime_checkable
+class KeepsResults(Protocol):
+    """A provider that may have the result of a call whose worker died before it was stored."""
+
+    async def recover(self, item: Item) -> ToolResult | None:
+        """The result; None: there is none, and the outcome stays unknown."""
         ...
 
 

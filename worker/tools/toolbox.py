@@ -15,6 +15,7 @@ from models.wire.events import Item
 from models.wire.json_input import clean_json
 from models.wire.tools import TOOL_SEARCH, WEB_SEARCH, callable_tools
 from worker.tools.provider import (
+    KeepsResults,
     ToolCallError,
     ToolContext,
     ToolProvider,
@@ -109,6 +110,12 @@ class Toolbox:
         """Whether a call with unknown outcome may be run again."""
         provider = self._provider_of(item)
         return provider is not None and provider.is_repeatable(item)
+
+    async def recover(self, item: Item) -> ToolResult | None:
+        """The result of a call with unknown outcome that its provider has kept; None: it has
+        none."""
+        provider = self._provider_of(item)
+        return await provider.recover(item) if isinstance(provider, KeepsResults) else None
 
     def runs_in_order(self, item: Item) -> bool:
         """Whether the call waits for those before it that do so too."""

@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypedDict
 
 _TEXT = 256 * 1024
+_OPEN_FILES = 256
 
 
 class Order(TypedDict):
@@ -35,6 +36,11 @@ class Order(TypedDict):
     parent: int | None
     """None: it is in a container of gVisor."""
     channel: int
+    handover: int | None
+    """A socket on which the sandbox gets the listener for calls of `socket` (sockets.py); None: the
+    code has no network."""
+    readable: tuple[str, ...]
+    """What it reads besides Python and the system's programs."""
     memory: int
     """Bytes of address space."""
     file_bytes: int
@@ -66,17 +72,23 @@ def main(root: str) -> None:
         resource.RLIMIT_FSIZE: order["file_bytes"],
         resource.RLIMIT_NPROC: order["processes"],
         resource.RLIMIT_CPU: order["cpu_seconds"],
-        resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_CORE: 0,
     }
-    readable = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+    readable = (*{sys.prefix, sys.base_prefix, sys.exec_prefix}, *order["readable"])
     is_gvisor = order["parent"] is None
     if order["has_mounts"] and not is_gvisor:
         mount_data(folder)
     confine(folder, readable, limits, order["parent"])
     os.chdir("/mnt/data" if order["has_mounts"] else f"{folder}/data")
+    handover = order["handover"]
+
+    def restrict_code() -> None:
+        _hand_over(restrict_calls(is_gvisor, has_hosts=handover is not None), handover)
+        # Not before: descriptors that other sessions of this user are sending count too.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
+
     if order["command"] is not None:
-        restrict_calls(is_gvisor)
+        restrict_code()
         _redirect(f"{folder}/out")
         os.write(channel, b"{}\n")
         shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
@@ -84,8 +96,8 @@ def main(root: str) -> None:
     sys.argv = [""]
     scope: dict[str, Any] = {"__name__": "__main__"}
     given, answers = _talk(cells, channel, lambda: restrict_calls(is_gvisor))
+    restrict_code()
     unshare_files()
-    restrict_calls(is_gvisor)
     answers.put("{}")
     while line := given.get():
         cell = json.loads(line)
@@ -98,8 +110,19 @@ def main(root: str) -> None:
         answers.put(json.dumps(result))
 
 
+def _hand_over(listener: int | None, handover: int | None) -> None:
+    """Code must not have the listener: who answers a call may let it pass."""
+    if listener is None:
+        return
+    import socket
+
+    with socket.socket(fileno=handover) as sandbox:
+        socket.send_fds(sandbox, [b"."], [listener])
+    os.close(listener)
+
+
 def _talk(
-    cells: Any, channel: int, restrict_calls: Callable[[], None]
+    cells: Any, channel: int, restrict_calls: Callable[[], object]
 ) -> tuple["SimpleQueue[bytes]", "SimpleQueue[str]"]:
     """Begins to read a cell after each answer, in a thread that modules of Python do not count
     among those of the code."""

@@ -21,6 +21,7 @@ class Program:
         self.is_gvisor = is_gvisor
         self._process = started
         self._cpu_ms = 0
+        self._said = b""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._handle = os.pidfd_open(started.pid)
         asyncio.get_running_loop().add_reader(self._handle, self._on_exit)
@@ -78,9 +79,10 @@ class Program:
         return self._cpu_ms
 
     def start_error(self) -> str:
-        """What the first process has said before it read anything."""
+        """What the first process has said before it ran code. If it runs, it must be killed."""
         assert self._process.stderr is not None
-        return self._process.stderr.read(2000).decode(errors="replace").strip()
+        said = self._process.stderr.read(2000) if self.is_running else self._said
+        return said.decode(errors="replace").strip()
 
     def _signal(self, number: int, target: int) -> None:
         if self.is_running:
@@ -93,6 +95,9 @@ class Program:
         self._cpu_ms = max(self._cpu_ms, _cpu_ms(pids_of([self])))
         self.kill()
         code = self._process.wait()
+        if self._process.stderr is not None:
+            os.set_blocking(self._process.stderr.fileno(), False)
+            self._said = self._process.stderr.read(2000) or b""
         for pipe in (self._process.stdin, self._process.stderr):
             with suppress(OSError):
                 if pipe is not None:

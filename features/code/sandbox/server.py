@@ -33,7 +33,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from features.code.sandbox.files import BadPath, move_in, open_plain, remove
+from features.code.sandbox.network import SessionNetwork
 from features.code.sandbox.packages import Packages
+from features.code.sandbox.proxy import Destinations
 from features.code.sandbox.session import Cell, Limits, Session, Unusable
 from models.confinement.kernel import forbid_dumps, prctl
 
@@ -57,6 +59,8 @@ class _Opening(msgspec.Struct, frozen=True):
     container: str = ""
     project: str = ""
     memory_limit: str | None = None
+    allowed_domains: list[str] = []
+    """Hosts that its code may reach, if the sandbox allows them too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class SandboxOptions:
     limits: Limits
     runner: str
     """`kernel`, `runsc`, or `auto`: runsc where it works."""
+    destinations: Destinations | None = None
+    """What code may reach at most; None: nothing."""
 
 
 class Sandbox:
@@ -110,7 +116,10 @@ class Sandbox:
 
     async def check(self) -> None:
         """Raises Unusable if sessions cannot be confined here."""
-        if self._options.runner != "kernel":
+        if self._options.destinations is not None:
+            if self._options.runner == "auto" and shutil.which("runsc") is not None:
+                logger.warning("runsc_not_used", reason="code that reaches hosts needs the kernel")
+        elif self._options.runner != "kernel":
             self._uids, self._is_gvisor = itertools.repeat(None), True
             if (failure := await self._failure()) is None:
                 logger.info("sandbox_walls", runner="runsc")
@@ -139,9 +148,12 @@ class Sandbox:
 
     async def _failure(self) -> Unusable | None:
         """Why a session does not start."""
-        session = self._new_session(_Opening())
+        destinations = self._options.destinations
+        session = self._new_session(_Opening(), destinations)
         try:
             await session.start()
+            if destinations is not None:
+                await session.prove_sockets()
         except Unusable as error:
             return error
         finally:
@@ -182,7 +194,7 @@ class Sandbox:
         body = _decoded(await request.read(), _Opening)
         self._make_room()
         name = secrets.token_hex(16)
-        session = self._new_session(body)
+        session = self._new_session(body, self._destinations(body.allowed_domains))
         self._sessions[name] = session
         self._options.packages.want()
         try:
@@ -193,7 +205,18 @@ class Sandbox:
             raise web.HTTPInternalServerError from error
         return web.json_response({"session": name}, status=201)
 
-    def _new_session(self, body: _Opening) -> Session:
+    def _destinations(self, domains: list[str]) -> Destinations | None:
+        """What a session may reach. Raises a 400."""
+        most = self._options.destinations
+        if most is None:
+            return None
+        try:
+            hosts = most.hosts.narrowed(domains)
+        except ValueError as error:
+            raise web.HTTPBadRequest from error
+        return replace(most, hosts=hosts) if hosts else None
+
+    def _new_session(self, body: _Opening, destinations: Destinations | None) -> Session:
         options, limits = self._options, self._options.limits
         memory = body.memory_limit
         if memory is not None and memory[:-1].isdigit():
@@ -207,6 +230,7 @@ class Sandbox:
             has_mounts=self._has_mounts,
             is_gvisor=self._is_gvisor,
             project=body.project,
+            network=None if destinations is None else SessionNetwork(destinations),
         )
         session.make_folder(python.parent.parent / "share" / "session-home")
         return session

@@ -23,7 +23,10 @@ import structlog
 from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
+from features.code.sandbox.network import ENVIRONMENT, READABLE, SessionNetwork
 from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
+from features.code.sandbox.proxy import HostTraffic
+from features.code.sandbox.sockets import Handover
 
 logger = structlog.get_logger()
 
@@ -107,6 +110,8 @@ class Session:
     is_gvisor: bool = False
     """Whether its processes are in containers of gVisor."""
     project: str = ""
+    network: SessionNetwork | None = None
+    """None: its code reaches no host."""
     results: dict[str, "asyncio.Task[dict[str, Any]]"] = field(default_factory=dict)
     """Those that nobody has acknowledged."""
     ended: set[str] = field(default_factory=set)
@@ -115,6 +120,7 @@ class Session:
     """It used too much disk: it runs nothing any more."""
     used_at: float = field(default_factory=time.monotonic)
     used_disk: int = 0
+    _is_started: bool = False
     _python: Program | None = None
     _replies: asyncio.StreamReader | None = None
     _shell: Program | None = None
@@ -127,8 +133,8 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, and no result waits for a worker."""
-        return not self.results
+        """Whether it has started, nothing runs, and no result waits for a worker."""
+        return self._is_started and not self.results
 
     @property
     def data(self) -> Path:
@@ -156,7 +162,22 @@ class Session:
         programs = [each for each in (self._python, self._shell) if each is not None]
         for program in programs:
             program.kill()
+        if self.network is not None:
+            self.network.close()
+            self._log_traffic(self.network.traffic)
         asyncio.get_running_loop().run_in_executor(None, remove, self.folder)
+
+    def _log_traffic(self, traffic: HostTraffic) -> None:
+        """For operators: where the project's data may be now."""
+        if traffic.hosts:
+            logger.info(
+                "session_network",
+                container=self.folder.name,
+                project=self.project,
+                hosts=sorted(traffic.hosts),
+                sent_bytes=traffic.sent,
+                received_bytes=traffic.received,
+            )
 
     def make_folder(self, skeleton: Path) -> None:
         """Makes the folders. `skeleton`: what is in its home, if it exists."""
@@ -177,6 +198,15 @@ class Session:
     async def start(self) -> None:
         """Starts Python. Raises Unusable."""
         self._python, self._replies = await self._started(None)
+        self._is_started = True
+
+    async def prove_sockets(self) -> None:
+        """Raises Unusable if code does not get the sockets by which it reaches hosts."""
+        async with asyncio.timeout(_START):
+            reply, _ = await self._run_python("import socket\nsocket.socket().close()")
+        if reply.status != "ok":
+            what = reply.error.strip().rpartition("\n")[2]
+            raise Unusable(f"the kernel does not hand calls for sockets over: {what}")
 
     def use(self) -> dict[str, int]:
         """What it uses now; disk as it was last looked at while a cell ran. Blocks."""
@@ -185,41 +215,53 @@ class Session:
             "memory_bytes": self._gvisor_memory(pids) if self.is_gvisor else memory_of(pids),
             "memory_limit_bytes": self.limits.memory,
             "disk_bytes": self.used_disk,
+            "sent_bytes": 0 if self.network is None else self.network.traffic.sent,
+            "received_bytes": 0 if self.network is None else self.network.traffic.received,
         }
 
     # --- processes ---
 
     async def _started(self, command: str | None) -> tuple[Program, asyncio.StreamReader]:
         reading, writing = os.pipe()
+        handover = None if self.network is None else Handover()
         try:
-            program = self._spawn(writing)
+            program = self._spawn(writing, handover)
         except (OSError, subprocess.SubprocessError) as error:
             os.close(reading)
             raise Unusable(str(error)) from error
         finally:
             os.close(writing)
+            if handover is not None:
+                os.close(handover.theirs)
         replies = asyncio.StreamReader(limit=_REPLY)
         protocol = asyncio.StreamReaderProtocol(replies)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb"))
         try:
             async with asyncio.timeout(_START):
-                await program.write(f"{json.dumps(self._order(command, writing))}\n".encode())
+                order = self._order(command, writing, handover)
+                await program.write(f"{json.dumps(order)}\n".encode())
                 is_ready = bool(await replies.readline())
+            if is_ready and self.network is not None and handover is not None:
+                self.network.add(handover.taken())
         except (OSError, TimeoutError):
             is_ready = False
+        finally:
+            if handover is not None:
+                handover.close()
         if not is_ready:
             program.kill()
-            reason = program.start_error() if program.is_running else ""
-            raise Unusable(reason or "the process did not start")
+            raise Unusable(program.start_error() or "the process did not start")
         return program, replies
 
-    def _order(self, command: str | None, channel: int) -> Order:
+    def _order(self, command: str | None, channel: int, handover: Handover | None) -> Order:
         return {
             "folder": str(self.folder),
             "has_mounts": self.has_mounts,
             "parent": None if self.is_gvisor else os.getpid(),
             "channel": 1 if self.is_gvisor else channel,
+            "handover": None if handover is None else handover.theirs,
+            "readable": () if handover is None else READABLE,
             "memory": self.limits.memory + _LIBRARIES,
             "file_bytes": self.limits.file_bytes,
             "processes": _PROCESSES if self.uid is not None else _SHARED_PROCESSES,
@@ -227,7 +269,8 @@ class Session:
             "command": None if command is None else self._inside(command),
         }
 
-    def _spawn(self, channel: int) -> Program:
+    def _spawn(self, channel: int, handover: Handover | None) -> Program:
+        given = [channel] if handover is None else [channel, handover.theirs]
         child = str(Path(__file__).parent / "child.py")
         arguments, env = ["-I", "-B", "-X", "utf8", child, str(ROOT)], self._environment()
         command = [self.python, *arguments]
@@ -239,7 +282,7 @@ class Session:
                 stdin=subprocess.PIPE,
                 stdout=channel if self.is_gvisor else subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=() if self.is_gvisor else (channel,),
+                pass_fds=() if self.is_gvisor else given,
                 cwd=self.folder,
                 env=env,
                 start_new_session=True,
@@ -260,6 +303,7 @@ class Session:
             "MPLBACKEND": "Agg",
             "OPENBLAS_NUM_THREADS": "2",
             "OMP_NUM_THREADS": "2",
+            **({} if self.network is None else ENVIRONMENT),
         }
 
     def leaders(self) -> list[int]:

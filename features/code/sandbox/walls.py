@@ -134,6 +134,9 @@ _IGNORED: _Numbers = {
 }
 """They do nothing and say that they have succeeded: an owner may change files anywhere, and without
 root all sessions have one user. Programs that copy files go on."""
+_IGNORED_WITH_HOSTS: _Numbers = {"connect": (42, 203), "setsockopt": (54, 208)}
+"""Where code gets sockets of the sandbox (sockets.py), which are connected: whatever address or
+option a program names, it is none of the kernel's."""
 _WITHOUT_SIGNAL_SCOPE: _Numbers = {
     "kill": (62, 129),
     "rt_sigqueueinfo": (129, 138),
@@ -143,14 +146,16 @@ _WITHOUT_SIGNAL_SCOPE: _Numbers = {
 }
 """Refused where Landlock cannot keep signals inside a session."""
 _WITHOUT_TRUNCATE: _Numbers = {"truncate": (76, 45)}
+_SOCKET, _SECCOMP = (41, 198), (317, 277)
 _SOCKETPAIR, _PRLIMIT, _CLONE, _CLONE3 = (53, 199), (302, 261), (56, 220), (435, 435)
 _CLONE_REFUSED = 0x7E020080 | 0x8000
 """New namespaces, and a child of the sandbox itself (CLONE_PARENT)."""
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _LOAD, _AND, _EQUAL, _ANY_BIT, _AT_LEAST, _END = 0x20, 0x54, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _REFUSE, _IGNORE, _UNKNOWN_CALL = 0x7FFF0000, 0x00050001, 0x00050000, 0x00050026
+_NOTIFY, _WITH_LISTENER = 0x7FC00000, 1 << 3
 _X32 = 0x40000000
-_STREAM = 1
+_INTERNET, _STREAM, _TCP = 2, 1, 6
 _NEW_MOUNTS, _NEW_USERS, _BIND = 0x20000, 0x10000000, 4096
 _CLOSE_RANGE, _OWN_FILES = 436, 2
 
@@ -259,19 +264,26 @@ def _mount(source: str, target: str, kind: str, flags: int) -> None:
     call((165, 40)[column], *map(ctypes.addressof, texts), flags, 0)
 
 
-def restrict_calls(is_gvisor: bool) -> None:
-    """Refuses system calls to this thread, and to all threads and processes that it starts."""
+def restrict_calls(is_gvisor: bool, *, has_hosts: bool = False) -> int | None:
+    """Refuses system calls to this thread, and to all threads and processes that it starts.
+    `has_hosts`: calls for a TCP socket wait for an answer on the descriptor that is returned."""
     column, machine = _MACHINES[os.uname().machine]
     known = version()
+    ignored = {**_IGNORED, **(_IGNORED_WITH_HOSTS if has_hosts else {})}
     refused = {
-        **_REFUSED,
+        **{name: numbers for name, numbers in _REFUSED.items() if name not in ignored},
         **(_WITHOUT_SIGNAL_SCOPE if known < 6 and not is_gvisor else {}),
         **(_WITHOUT_TRUNCATE if known < 3 and not is_gvisor else {}),
     }
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine), (_END, 0, 0, _REFUSE), (_LOAD, 0, 0, 0)]
     if column == 0:
         steps += [(_AT_LEAST, 0, 1, _X32), (_END, 0, 0, _REFUSE)]
-    for answer, calls in ((_REFUSE, refused), (_IGNORE, _IGNORED)):
+    if has_hosts:
+        steps += [(_EQUAL, 0, 10, _SOCKET[column]), (_LOAD, 0, 0, 16), (_EQUAL, 0, 7, _INTERNET)]
+        steps += [(_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF), (_EQUAL, 0, 4, _STREAM), (_LOAD, 0, 0, 32)]
+        steps += [(_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _TCP), (_END, 0, 0, _NOTIFY)]
+        steps += [(_END, 0, 0, _REFUSE)]
+    for answer, calls in ((_REFUSE, refused), (_IGNORE, ignored)):
         for numbers in calls.values():
             if (number := numbers[column]) is not None:
                 steps += [(_EQUAL, 0, 1, number), (_END, 0, 0, answer)]
@@ -289,4 +301,11 @@ def restrict_calls(is_gvisor: bool) -> None:
     program = [struct.pack("@HBBI", *step) for step in steps]
     code = ctypes.create_string_buffer(b"".join(program))
     head = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
+    if has_hosts:
+        try:
+            return call(_SECCOMP[column], 1, _WITH_LISTENER, ctypes.addressof(head))
+        except OSError as error:
+            lacking = "the kernel or a container's rules hand no calls for sockets over"
+            raise OSError(error.errno, f"{lacking} ({error.strerror})") from None
     prctl(22, 2, ctypes.addressof(head))
+    return None

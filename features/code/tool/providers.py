@@ -18,7 +18,7 @@ from features.code.tool.cells import GONE, CellOutcome, Cells
 from models.ids import CONTAINER, CONTAINER_FILE, admin_id, new_item_id, parse_admin_id
 from models.wire.events import Item
 from models.wire.pairing import match_outputs
-from models.wire.tools import container_of, is_own_container, may_run_code
+from models.wire.tools import allowed_domains_of, container_of, is_own_container, may_run_code
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.functions import ServerFunction
 from worker.translation.items.citations import DATA_FOLDER, MadeFile, made_files_text
@@ -32,7 +32,15 @@ from worker.translation.items.server_calls import (
 
 _ABOUT_FILES = (
     "The user's files are in /mnt/data. Save what the user should get there, and mention it in "
-    "your answer as a link: [name](sandbox:/mnt/data/name). There is no network."
+    "your answer as a link: [name](sandbox:/mnt/data/name). "
+)
+_ABOUT_HOSTS = (
+    "The network has these hosts only: {}. They are reached through the HTTP proxy that is set in "
+    "the environment; there is no DNS."
+)
+_ABOUT_ANY_NETWORK = (
+    "There is no network, unless HTTP_PROXY is set in the environment: then the hosts of the "
+    "container's allow-list are reached through that proxy."
 )
 _CODE_DESCRIPTION = (
     "Runs Python code, as a cell of a notebook: variables stay between calls, and the value of the "
@@ -58,7 +66,8 @@ _SHELL_PARAMETERS = {
 }
 """Without the limits that a shell of the client has: weak models set them to nothing."""
 _NEW_CONTAINER = (
-    "Note: the container of earlier calls has expired, with its files. This is a new one."
+    "Note: the container of earlier calls has expired or has another network policy. This is a new "
+    "one, without the files of those calls."
 )
 
 
@@ -128,11 +137,21 @@ class _ContainerTool:
         if parsed is None:
             raise ToolCallError(GONE)
         try:
-            return await self._containers.take(
+            container = await self._containers.take(
                 self._project, parsed, self._auto, self._context.api_key
             )
         except ContainerRefused as error:
             raise ToolCallError(f"The code was not run: {error}") from error
+        if self._auto is None or {*container.allowed_domains} == {*self._auto.allowed_domains}:
+            return container
+        raise ContainerGone  # the request wants another network than that of earlier calls
+
+    @property
+    def _about_network(self) -> str:
+        if self._auto is None:
+            return _ABOUT_ANY_NETWORK
+        domains = ", ".join(self._auto.allowed_domains)
+        return _ABOUT_HOSTS.format(domains) if domains else "There is no network."
 
 
 class CodeInterpreter(_ContainerTool):
@@ -152,7 +171,7 @@ class CodeInterpreter(_ContainerTool):
                 {"type": "code_interpreter"},
                 "code_interpreter",
                 self._open,
-                _CODE_DESCRIPTION,
+                _CODE_DESCRIPTION + self._about_network,
                 _CODE_PARAMETERS,
             )
         ]
@@ -216,7 +235,11 @@ class ContainerShell(_ContainerTool):
             return []
         return [
             ServerFunction(
-                {"type": "shell"}, "shell", self._open, _SHELL_DESCRIPTION, _SHELL_PARAMETERS
+                {"type": "shell"},
+                "shell",
+                self._open,
+                _SHELL_DESCRIPTION + self._about_network,
+                _SHELL_PARAMETERS,
             )
         ]
 
@@ -274,7 +297,9 @@ def _container_in(item: Item) -> Any:
 
 def _auto_container(described: Mapping[str, Any]) -> AutoContainer:
     return AutoContainer(
-        memory_limit=described.get("memory_limit"), file_ids=tuple(described.get("file_ids", ()))
+        memory_limit=described.get("memory_limit"),
+        file_ids=tuple(described.get("file_ids", ())),
+        allowed_domains=tuple(allowed_domains_of(described)),
     )
 
 

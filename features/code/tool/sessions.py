@@ -164,6 +164,7 @@ def _session_request(container: Container) -> dict[str, Any]:
         "container": container.id.hex,
         "project": container.project_id.hex,
         "memory_limit": container.memory_limit,
+        "allowed_domains": container.allowed_domains,
     }
 
 

@@ -178,6 +178,16 @@ def json_size(text: str) -> str:
     return f"octet_length({text}) + CAST({VALUE_SIZE} AS bigint) * (3 * octet_length({text}) - {without})"
 
 
+OF_ITEM = "image"
+"""The purpose of images that only an item has (docs/tools.md). Such a file has the id of its item; a
+trigger deletes it with the item (migrations/functions.sql)."""
+_IMAGE_SIZE = """CASE WHEN jsonb_typeof(e.value #> '{result,size}') = 'number'
+                           AND e.value ->> 'type' = 'image_generation_call'
+                    THEN CAST(e.value #>> '{result,size}' AS bigint) ELSE 0 END"""
+"""Of an image that is stored as a file (models/wire/image_marks.py). Output gets one only by
+FINISH_CALL, which is given the size."""
+
+
 def insert_items(
     source: str,
     *,
@@ -199,6 +209,8 @@ def insert_items(
     if origins is not None:
         columns, values = ", origin, call_key", f", {origin}, {key}"
         size += f" + coalesce(octet_length({origin}), 0)"
+    if direction == "input":
+        size += f" + {_IMAGE_SIZE}"
     return f"""
         INSERT INTO items (response_id, conversation_id, direction, position, item_id, type, payload, size{columns})
         SELECT {response}, {conversation}, '{direction}', {position} + e.nr - 1, e.value ->> 'id', e.value ->> 'type',
@@ -224,7 +236,8 @@ def journal_of(response: str) -> str:
 class PagedItem:
     """An item of a page. `payload` is None if the page is full without it."""
 
-    payload: dict[str, Any] | None
+    payload: Any
+    """an object, or as the caller wants JSON"""
     total: int
     """bytes of this item and those before it on the page"""
     id: str

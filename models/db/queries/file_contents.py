@@ -9,6 +9,7 @@ belongs to no content yet. Files are seen once they are complete, until they exp
 from dataclasses import dataclass
 from uuid import UUID
 
+from models.db.queries.common import OF_ITEM
 from models.db.statement import Query, column
 
 
@@ -47,7 +48,9 @@ IS_OPEN = """f.completed_at IS NULL AND f.delete_requested_at IS NULL
 
 OF_CONTAINER = "container"
 """The purpose of files that only a container has (docs/code.md)."""
-IS_VISIBLE = f"""f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND f.purpose <> '{OF_CONTAINER}'
+IS_OWN = f"f.purpose NOT IN ('{OF_CONTAINER}', '{OF_ITEM}')"
+"""File `f` belongs to nothing else."""
+IS_VISIBLE = f"""f.completed_at IS NOT NULL AND f.delete_requested_at IS NULL AND {IS_OWN}
     AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp())"""
 """File `f` is complete, and is seen."""
 
@@ -61,14 +64,16 @@ class StorageUse:
 
 
 STORED_FILES = Query(
-    """
+    f"""
     SELECT count(*) AS count, coalesce(sum(f.bytes), 0)::bigint AS bytes FROM files f
     WHERE f.project_id = :project AND f.delete_requested_at IS NULL
       AND (f.expires_at IS NULL OR f.expires_at > statement_timestamp()) AND f.id <> :id
+      AND f.purpose <> '{OF_ITEM}'
     """,
     StorageUse,
 )
-"""Counts the files of a project, without the file `id`."""
+"""Counts the files of a project, without the file `id`. Images of items count with their responses
+(quotas.STORED_WITH_RESPONSES)."""
 
 INSERT_PART = column(
     f"""
@@ -133,3 +138,23 @@ STORED_CONTENTS = Query(
 """Those of the files `ids` that the project had when a response was created, at
 `response_created_at` in seconds since the epoch. It may use them until it has ended
 (DELETABLE_PARTS), also if they were deleted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """The image of an item: its only part."""
+
+    id: UUID
+    part: UUID
+    bytes: int
+
+
+STORED_IMAGES = Query(
+    f"""
+    SELECT f.id, p.id AS part, p.bytes FROM files f JOIN file_parts p ON p.file_id = f.id AND p.number = 0
+    WHERE f.id = ANY(CAST(:ids AS uuid[])) AND f.project_id = :project AND f.purpose = '{OF_ITEM}'
+      AND f.completed_at IS NOT NULL AND p.bytes IS NOT NULL
+    """,
+    StoredImage,
+)
+"""Those of these images that the project has, also of an item that is just being deleted."""

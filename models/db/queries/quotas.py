@@ -96,6 +96,10 @@ class StoredPart:
     """of the project's own among them"""
 
 
+_ITEM_BYTES = (
+    "CASE i.type WHEN 'image_generation_call' THEN i.size ELSE pg_column_size(i.payload) END"
+)
+"""The image of an item counts, whether it is in its row or stored as a file."""
 _MEASURED = 2000
 """Responses that are measured at a time: some milliseconds. With a parameter in its place the
 planner expects a tenth of all responses, and compiles the statement."""
@@ -105,7 +109,7 @@ STORED_WITH_RESPONSES = Query(
                                WHERE r.id > :after ORDER BY r.id LIMIT {_MEASURED})
     SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
            (SELECT coalesce(sum(p.parameters
-                   + (SELECT coalesce(sum(pg_column_size(i.payload)), 0) FROM items i WHERE i.response_id = p.id)
+                   + (SELECT coalesce(sum({_ITEM_BYTES}), 0) FROM items i WHERE i.response_id = p.id)
                    + (SELECT coalesce(sum(pg_column_size(e.frames)), 0) FROM event_log e
                       WHERE e.response_id = p.id)), 0)
             FROM page p WHERE p.project_id = :project)::bigint AS stored_bytes
@@ -115,8 +119,8 @@ STORED_WITH_RESPONSES = Query(
 """Measures a part of what a project stores: the next responses behind `after`, of all
 projects, in the order of their ids. Values that are stored apart from their rows are not read."""
 STORED_IN_CONVERSATIONS = column(
-    """
-    SELECT coalesce(sum(pg_column_size(i.payload)), 0)::bigint FROM conversations c
+    f"""
+    SELECT coalesce(sum({_ITEM_BYTES}), 0)::bigint FROM conversations c
     JOIN items i ON i.conversation_id = c.id
     WHERE c.project_id = :project AND i.response_id IS NULL
     """,

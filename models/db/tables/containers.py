@@ -1,6 +1,6 @@
 """Containers in which models run code, their files, and what ran in them (docs/code.md)."""
 
-from sqlalchemy import BigInteger, Column, Index, Interval, Table, Text, Uuid
+from sqlalchemy import ARRAY, BigInteger, Column, Index, Interval, Table, Text, Uuid
 
 from models.db.tables.base import TIMESTAMP, count, metadata, optional, partial_index, required
 
@@ -21,6 +21,9 @@ containers = Table(
     optional("stop_requested_at", TIMESTAMP, "its session is to end"),
     optional("ending_until", TIMESTAMP, "the lease of the worker that ends its session"),
     optional("deleted_at", TIMESTAMP, "nobody sees it any more"),
+    required(
+        "allowed_domains", ARRAY(Text), "hosts that its code may reach; empty: none", default="'{}'"
+    ),
     Index("ix_containers_project_id", "project_id", "id"),
     Index("ix_containers_last_active_at", "last_active_at"),
     partial_index(

@@ -229,9 +229,19 @@ ITEM_CHECKS: dict[str, Check] = {
     "web_search_call": _server_tool_item("action", "results"),
     "file_search_call": _server_tool_item("queries", "results"),
     "code_interpreter_call": _server_tool_item("container_id", "code", "outputs"),
-    "image_generation_call": _server_tool_item(
-        *("result", "action", "background", "output_format", "quality", "revised_prompt", "size"),
-        *("error", "svg_usage"),
+    "image_generation_call": Record(
+        {},
+        {
+            "status": TEXT,
+            "result": TEXT,
+            **dict.fromkeys(
+                (
+                    *("action", "background", "output_format", "quality", "revised_prompt"),
+                    *("size", "error", "svg_usage"),
+                ),
+                _ANY,
+            ),
+        },
     ),
     "mcp_list_tools": Record(
         {"server_label": TEXT, "tools": Array(_MCP_TOOL)}, {"error": TEXT, "status": TEXT}

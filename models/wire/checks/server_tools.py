@@ -8,6 +8,7 @@ filter is compiled there too (features/retrieval/options.py): this file knows th
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +170,19 @@ IMAGE_GENERATION_TOOL = Record(
     },
 )
 """Whether the model that makes images knows an option is for its upstream to say."""
+
+
+def usable_image_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool as this server runs it, where an upstream would have got it unchecked: without the
+    options that are wrong."""
+    usable: dict[str, Any] = {}
+    for name, check in IMAGE_GENERATION_TOOL.optional.items():
+        if tool.get(name) is not None:
+            with suppress(InvalidRequest):
+                usable[name] = check(tool[name], name)
+    return usable
+
+
 _FIELDS = Record(
     {
         "server_label": String(non_empty=True, at_most=64, pattern="[A-Za-z][A-Za-z0-9_-]*"),
@@ -323,14 +337,15 @@ def require_one_search(tools: list[dict[str, Any]], where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _NoSkills(Check):
-    """An empty list: no skill can be in a container."""
+class _EmptyList(Check):
+    """An empty list. `reason`: why nothing can be in it, and what to do instead."""
+
+    reason: str
 
     def __call__(self, value: Any, where: str) -> Any:
         if value != []:
             raise InvalidRequest(
-                f"'{where}' is not supported: containers of this server have no skills. Give the "
-                "files of a skill in 'file_ids', and say in 'instructions' how to use them.",
+                f"'{where}' is not supported: {self.reason}.",
                 param=where,
                 code="unsupported_parameter",
             )
@@ -340,14 +355,23 @@ class _NoSkills(Check):
         return {"type": "array", "maxItems": 0}
 
 
+_DOMAIN = String(non_empty=True, at_most=260)
 CONTAINER_FIELDS: dict[str, Check] = {
     "file_ids": Array(String(non_empty=True, at_most=256), at_most=50),
     "memory_limit": Choice("1g", "4g", "16g", "64g"),
     "network_policy": Tagged(
-        {"disabled": Record({})},
-        {"allowlist": "code here has no network. Leave it out, or set the type to 'disabled'"},
+        {
+            "disabled": Record({}),
+            "allowlist": Record(
+                {"allowed_domains": Array(_DOMAIN, at_most=100, non_empty=True)},
+                {"domain_secrets": _EmptyList("this server stores and shows the tools")},
+            ),
+        }
     ),
-    "skills": _NoSkills(),
+    "skills": _EmptyList(
+        "containers of this server have no skills. Give the files of a skill in 'file_ids', and "
+        "say in 'instructions' how to use them"
+    ),
 }
 """What a client may say of a new container."""
 _AUTO_CONTAINER = Record({}, CONTAINER_FIELDS)

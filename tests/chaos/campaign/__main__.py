@@ -20,12 +20,14 @@ from tests.chaos.campaign.plan import DEFAULT, DENSE, Plan, monkey, plan
 from tests.chaos.campaign.round import RoundResult
 from tests.chaos.campaign.seeds import SEEDS_FILE, Seed, append_seed, read_seeds
 from tests.chaos.campaign.table import CampaignTotals
+from tests.chaos.code.__main__ import main as code
 from tests.chaos.ingest.__main__ import main as ingest
 
 
 def main() -> int:
     """Runs the campaign; returns 0 without violations, 1 with some, 2 for bad arguments."""
-    for option, other in (("--abuse", abuse), ("--batch", batch), ("--ingest", ingest)):
+    others = {"--abuse": abuse, "--batch": batch, "--code": code, "--ingest": ingest}
+    for option, other in others.items():
         if option in sys.argv:
             sys.argv.remove(option)
             return other()
@@ -109,6 +111,12 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="instead of rounds: one large batch whose processes are killed, and an interactive"
         " client beside it; it has other options, which --batch --help lists",
+    )
+    parser.add_argument(
+        "--code",
+        action="store_true",
+        help="instead of rounds: cells of code, while also sandboxes are killed; it has other"
+        " options, which --code --help lists",
     )
     parser.add_argument(
         "--ingest",

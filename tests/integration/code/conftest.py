@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,12 +32,15 @@ async def code_stack(
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
     """One web process, one worker, one sandbox. Tests must not break it. Models whose names begin
-    with `native-` have an upstream with the Responses API."""
+    with `native-` have an upstream with the Responses API. Code may reach the upstream."""
     token = secrets.token_urlsafe(16)
-    async with running_sandbox(tmp_path_factory.mktemp("sandbox"), token) as sandbox:
+    allowed = f"*.example,localhost:{urlsplit(fake.base_url).port},127.0.0.0/8,::1"
+    folder = tmp_path_factory.mktemp("sandbox")
+    async with running_sandbox(folder, token, "--allowed-hosts", allowed) as sandbox:
         folder = tmp_path_factory.mktemp("code")
         (folder / "backburner.toml").write_text(FILE.format(fake=fake.base_url))
         config = {"BACKBURNER_CONFIG": str(folder / "backburner.toml")}
         settings = sandbox_settings(token, sandbox) | config
+        settings["BACKBURNER_CODE__ALLOWED_HOSTS"] = allowed
         async with stack(folder, database_server, suite_settings, fake, settings=settings) as one:
             yield one

@@ -146,16 +146,18 @@ def test_web_and_workers_can_be_scaled(name: str) -> None:
 def test_the_databases_cannot_be_reached_from_outside(name: str) -> None:
     _, networks = volumes_and_networks()
     service = SERVICES[name]
-    assert networks["databases"] == networks["sandbox"] == {"internal": True}
+    assert networks["databases"] == {"internal": True}
+    assert with_defaults(networks["sandbox"]["internal"]) == "true"
     assert ("databases" in service["networks"]) == (name != "sandbox")
     assert ("sandbox" in service["networks"]) == ("worker" in name or name == "sandbox")
     assert ("ports" in service) == (name == "web")
     assert ("outside" in service["networks"]) == (name in {"web", "worker", "worker-quarantine"})
 
 
-def test_the_sandbox_gets_only_its_token() -> None:
+def test_the_sandbox_gets_only_its_token_and_its_hosts() -> None:
     sandbox = SERVICES["sandbox"]
-    assert sandbox["environment"] == {"BACKBURNER_CODE__TOKEN": None}
+    names = ("BACKBURNER_CODE__TOKEN", "BACKBURNER_CODE__ALLOWED_HOSTS")
+    assert sandbox["environment"] == dict.fromkeys(names)
     assert not {"env_file", "volumes", "extra_hosts"} & set(sandbox)
     assert sandbox["networks"] == ["sandbox"]
 
@@ -279,6 +281,7 @@ def test_web_and_workers_get_their_settings(name: str) -> None:
         "BACKBURNER_METRICS__PORT",
         "BACKBURNER_CODE__SANDBOXES",
         "BACKBURNER_CODE__TOKEN",
+        "BACKBURNER_CODE__ALLOWED_HOSTS",
         "BACKBURNER_CONFIG",
         "BACKBURNER_FILES__FOLDER",
         "BACKBURNER_WEB__SPOOLS",

@@ -69,6 +69,13 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "networkPolicy": {"egress": [{"ports": [{"port": 5432}]}]},
     },
+    "code with hosts": {
+        "sandbox": {
+            "enabled": True,
+            "image": {"repository": "registry.test/sandbox"},
+            "allowedHosts": ["pypi.org", "models.lan:8443", "10.1.0.0/16"],
+        },
+    },
 }
 Manifest = dict[str, Any]
 
@@ -141,6 +148,22 @@ def test_only_workers_reach_the_sandboxes_which_get_only_the_token() -> None:
     assert worker["BACKBURNER_CODE__SANDBOXES"]["value"] == ",".join(
         f"http://bb-backburner-sandbox-{number}.bb-backburner-sandbox:8600" for number in range(2)
     )
+
+
+def test_sandboxes_reach_the_ports_of_allowed_hosts_and_no_private_address() -> None:
+    values = _values("code with hosts")
+    pods = _pods(values)
+    for name in ("sandbox", "worker", "web"):
+        [container] = pods[f"bb-backburner-{name}"]["containers"]
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        assert env["BACKBURNER_CODE__ALLOWED_HOSTS"] == "pypi.org,models.lan:8443,10.1.0.0/16"
+    policy = _of_kind("NetworkPolicy", values)["bb-backburner-sandbox"]["spec"]
+    names, hosts = policy["egress"]
+    assert [each["port"] for each in names["ports"]] == [53, 53]
+    assert [each["port"] for each in hosts["ports"]] == [80, 443, 8443]
+    blocks = {each["ipBlock"]["cidr"]: each["ipBlock"].get("except") for each in hosts["to"]}
+    assert set(blocks) == {"0.0.0.0/0", "2000::/3", "10.1.0.0/16"}
+    assert "10.0.0.0/8" in blocks["0.0.0.0/0"]
 
 
 def test_a_missing_value_or_a_secret_in_the_values_is_refused() -> None:

@@ -225,6 +225,21 @@ async def test_a_guard_that_fails_is_no_failure_of_the_models_upstream(
     assert len(fake.requests_for(model)) == 7
 
 
+async def test_a_guard_that_is_busy_is_called_again(api: Api, fake: FakeUpstream) -> None:
+    """By the upstream's client at once, and later by a response that may wait."""
+    passes = [status(200, judged("Hi."))]
+    for retry in (True, False):
+        busy = status(429, headers={"retry-after": "1"}, retry=retry)
+        guard_model = fake.script([busy], passes, passes)
+        model = fake.script(reply("Hello."))
+        moderation = wanted() | {"model": guard_model}
+        response_id = await api.create_background(model, moderation=moderation)
+        response = await api.wait_for_end(response_id, within=30)
+        assert response["status"] == "completed", response
+        assert [each["flagged"] for each in response["moderation"].values()] == [False, False]
+        assert len(fake.requests_for(model)) == 1
+
+
 async def test_leaner_answers_are_understood(api: Api, fake: FakeUpstream) -> None:
     fake.decide(
         "lean",

@@ -246,6 +246,7 @@ async def _status(api: Api, body: bytes) -> int:
     return (await api.call("POST", "/responses", body)).status
 
 
+@pytest.mark.long
 async def test_bodies_that_become_large_objects_do_not_fill_the_container(
     tmp_path: Path, database_server: Databases, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:

@@ -334,6 +334,7 @@ async def test_reasoning_is_sent_back_between_the_turns_of_one_response(
     ]
 
 
+@pytest.mark.long
 async def test_after_a_crash_another_worker_sends_the_earlier_reasoning_back(
     private_stack: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:

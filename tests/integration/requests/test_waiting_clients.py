@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import psutil
+import pytest
 
 from tests.support.fake_upstream import FakeUpstream, reply, wait_for
 from tests.support.stack import Stack
@@ -13,6 +14,7 @@ COUNT = 20
 TEXT = "x" * SIZE
 
 
+@pytest.mark.long
 async def test_the_inputs_of_streams_are_freed_when_they_are_stored(
     tool_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.conftest import PrivateStack
 from tests.support.api import Api, until
@@ -101,6 +102,7 @@ async def create_histories(api: Api, model: str) -> tuple[list[str | None], dict
     return chain, conversations
 
 
+@pytest.mark.long
 async def test_turn_twenty_stores_and_reads_as_many_rows_as_turn_two(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -755,6 +755,7 @@ async def test_a_cancel_ends_a_search_at_once(
         await request.disconnected.wait()
 
 
+@pytest.mark.long
 async def test_a_search_is_repeated_after_the_death_of_its_worker(
     private_stack: PrivateStack, engine: SearchEngine, fake: FakeUpstream
 ) -> None:

@@ -6,6 +6,7 @@ test_routing.py has other numbers of repeats, and other upstreams that take the 
 import asyncio
 from functools import partial
 
+import pytest
 from pydantic import BaseModel
 
 from tests.conftest import PrivateStack
@@ -223,6 +224,7 @@ async def test_the_stream_helper_survives_a_repeated_turn(
     assert final.output_parsed == Person(name="Ada")
 
 
+@pytest.mark.long
 async def test_the_count_survives_the_death_of_workers(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -659,6 +659,7 @@ async def _console_says_what_waits(own_stack: Stack) -> None:
         assert "proj_" not in upstreams.text, "projects have names"
 
 
+@pytest.mark.long
 async def test_a_deferred_response_survives_the_death_of_its_worker(
     private_stack: PrivateStack, tmp_path: Path
 ) -> None:

@@ -21,10 +21,10 @@ from models.lifecycle import Status
 from models.ownership.claims import ReleaseReason
 from models.ownership.takeover import Claim
 from models.redis.channels import events as events_channel
-from models.wire.events import Event, decode_frame, split_frames
+from models.wire.events import DONE, Event, decode_frame, split_frames
 from tests.support.worker_rows import DatabaseWorker
 from web.stream.inboxes import Inbox, distribute
-from web.stream.reader import DONE, EventReader
+from web.stream.reader import EventReader
 from worker.log.event_log import EventLog
 from worker.log.journal import Journal
 from worker.log.publisher import EventPublisher

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from features.code.containers import Container
 from features.code.tool import sessions as module
 from features.code.tool.client import Place, SandboxFull
 from features.code.tool.sessions import Sessions
@@ -44,8 +44,8 @@ async def test_a_project_with_many_calls_does_not_get_all_room(
     opening = Sessions(cast("Any", None), cast("Any", sandbox))
 
     def call(project: UUID) -> asyncio.Task[Place]:
-        container = SimpleNamespace(id=new_uuid(), project_id=project, memory_limit="1g")
-        return asyncio.create_task(opening._new_session(cast("Any", container)))
+        container = Container(new_uuid(), project, "1g", None, None)
+        return asyncio.create_task(opening._new_session(container))
 
     calls = [call(GREEDY) for _ in range(12)]
     await asyncio.sleep(0.01)

@@ -184,6 +184,13 @@ class NativeImage(UpstreamToolCall):
             PartialImage(self.id, self.output_index, self._previews - 1, event.image),
         ]
 
+    def finish(self, raw: RawObject) -> list[Event]:
+        """A `result` that is no text is none: only this server's own have another form
+        (models/wire/image_marks.py)."""
+        if type(raw.get("result")) is not str:
+            raw = {name: value for name, value in raw.items() if name != "result"}
+        return super().finish(raw)
+
 
 UPSTREAM_TOOL_CALLS: dict[str, type[UpstreamToolCall]] = {
     kind.kind: kind for kind in (NativeWebSearch, NativeFileSearch, NativeCodeCall, NativeImage)

@@ -22,6 +22,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if .Values.image.digest }}{{ printf "%s@%s" $name .Values.image.digest }}{{ else }}{{ printf "%s:%s" $name (.Values.image.tag | default .Chart.AppVersion) }}{{ end }}
 {{- end }}
 
+{{- define "backburner.allowed-hosts" -}}
+{{- with .Values.sandbox.allowedHosts -}}
+- {name: BACKBURNER_CODE__ALLOWED_HOSTS, value: {{ join "," . | quote }}}
+{{- end }}
+{{- end }}
+
 {{- define "backburner.sandbox-image" -}}
 {{- $image := .Values.sandbox.image -}}
 {{- $name := required "sandbox.image.repository: name your registry's image" $image.repository -}}
@@ -122,6 +128,7 @@ env:
 {{- $urls = append $urls (printf "http://%s-sandbox-%d.%s-sandbox:8600" $name $number $name) }}
 {{- end }}
   - {name: BACKBURNER_CODE__SANDBOXES, value: {{ join "," $urls | quote }}}
+{{- include "backburner.allowed-hosts" . | nindent 2 }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
   - {name: {{ $name }}, value: {{ $value | quote }}}

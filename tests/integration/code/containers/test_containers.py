@@ -150,6 +150,13 @@ async def test_nothing_is_shown_to_another_project(code_stack: Stack) -> None:
     assert [each.id async for each in stranger.containers.list()] == [own]
 
 
+def _reaching(*domains: str, **more: Any) -> JSON:
+    return {
+        "name": "a",
+        "network_policy": {"type": "allowlist", "allowed_domains": domains, **more},
+    }
+
+
 REFUSED: list[tuple[JSON, str, str]] = [
     ({}, "name", "missing_required_parameter"),
     ({"name": ""}, "name", "empty_string"),
@@ -161,9 +168,16 @@ REFUSED: list[tuple[JSON, str, str]] = [
         "integer_above_max_value",
     ),
     (
-        {"name": "a", "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
-        "network_policy.type",
+        _reaching("a.example", "example"),
+        "network_policy.allowed_domains[1]",
         "invalid_value",
+    ),
+    (_reaching("http://a.example"), "network_policy.allowed_domains[0]", "invalid_value"),
+    (_reaching(), "network_policy.allowed_domains", "empty_array"),
+    (
+        _reaching("a.example", domain_secrets=[{"domain": "a.example", "name": "A", "value": "s"}]),
+        "network_policy.domain_secrets",
+        "unsupported_parameter",
     ),
     (
         {"name": "a", "skills": [{"type": "skill_reference", "skill_id": "s"}]},

@@ -1,20 +1,25 @@
 """Sandboxes, and sessions in them, for the tests of this folder."""
 
+import asyncio
 import itertools
 import os
 import secrets
 import shutil
+import ssl
 import sys
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from aiohttp import web
 
 from cli.embedded.unprivileged_user import reachable
 from models.confinement.policy import missing
+from tests.support.certificates import self_signed
 from tests.support.sandboxes import SandboxProcess
 from tests.support.stack import ROOT
 
@@ -33,7 +38,7 @@ prctl(22, 2, ctypes.addressof(head))
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Refuses `unshare` to the command that follows, as the rules of container engines do."""
-OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "4")
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "2")
 
 
 class Session:
@@ -68,7 +73,48 @@ class Session:
         return path
 
 
-OpenSession = Callable[[], Awaitable[Session]]
+class SessionOpener(Protocol):
+    """Opens a session, whose code may reach these hosts."""
+
+    def __call__(self, *allowed_domains: str) -> Awaitable[Session]: ...
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two servers on 127.0.0.1, which answer with what they get."""
+
+    plain: str
+    """`localhost` and its port."""
+    tls: str
+    certificate: Path
+    connections: Callable[[], int]
+    """How many are open."""
+
+
+@pytest.fixture(scope="session")
+async def hosts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hosts]:
+    """What sandboxes that are not of gVisor let code reach."""
+    certificate = self_signed(tmp_path_factory.mktemp("tls"))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate.file, certificate.key)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", _echo)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    for context in (None, tls):
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    plain, secure = (f"localhost:{port}" for _, port in runner.addresses)
+    server = runner.server
+    assert server is not None
+    yield Hosts(plain, secure, certificate.file, lambda: len(server.connections))
+    await runner.cleanup()
+
+
+async def _echo(request: web.Request) -> web.Response:
+    if request.path == "/wait":
+        await asyncio.Event().wait()
+    seen = f"{request.method} {request.path_qs} {request.host} {await request.text()}"
+    return web.Response(text=seen)
 
 
 def python_for_all() -> tuple[str, dict[str, str]]:
@@ -84,7 +130,7 @@ def python_for_all() -> tuple[str, dict[str, str]]:
 
 
 @pytest.fixture(scope="session", params=MODES)
-async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProcess]:
+async def sandbox(request: pytest.FixtureRequest, hosts: Hosts) -> AsyncIterator[SandboxProcess]:
     """A sandbox in each of the ways in which it can be run."""
     if missing():
         pytest.skip(f"this system has no {' and no '.join(missing())}")
@@ -95,7 +141,10 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProces
     folder = _folder_for_all()
     runner = "runsc" if mode == "runsc" else "kernel"
     sandbox = SandboxProcess(folder, secrets.token_urlsafe(16), *OPTIONS, "--runner", runner)
-    if mode == "runsc":
+    if mode != "runsc":
+        allowed = f"{hosts.plain},{hosts.tls},127.0.0.0/8,::1,*.example"
+        sandbox.environment["BACKBURNER_CODE__ALLOWED_HOSTS"] = allowed
+    else:
         sandbox.command += ["--cpu-time", "20"]
     if mode == "runsc":
         runsc = shutil.which("runsc")
@@ -144,13 +193,14 @@ def _without_capabilities(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-async def open_session(sandbox: SandboxProcess) -> AsyncIterator[OpenSession]:
+async def open_session(sandbox: SandboxProcess) -> AsyncIterator[SessionOpener]:
     """Opens sessions, which are closed at the end."""
     opened: list[Session] = []
 
-    async def open_one() -> Session:
+    async def open_one(*allowed_domains: str) -> Session:
         container = secrets.token_hex(16)
-        body = {"container": container, "project": "p", "memory_limit": "1g"}
+        body: dict[str, Any] = {"container": container, "project": "p", "memory_limit": "1g"}
+        body["allowed_domains"] = allowed_domains
         answer = await sandbox.call("POST", "/sessions", json=body)
         opened.append(Session(sandbox, answer["session"], container))
         return opened[-1]
@@ -161,6 +211,6 @@ async def open_session(sandbox: SandboxProcess) -> AsyncIterator[OpenSession]:
 
 
 @pytest.fixture
-async def session(open_session: OpenSession) -> Session:
+async def session(open_session: SessionOpener) -> Session:
     """One session."""
     return await open_session()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.code.sandbox.conftest import OpenSession, Session
+from tests.integration.code.sandbox.conftest import Session, SessionOpener
 from tests.support.api import until
 from tests.support.sandboxes import SandboxProcess
 
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.parametrize(
     ids=["memory", "memory-of-all", "file", "disk", "removed-files", "small-files", "deep"],
 )
 async def test_a_session_that_takes_too_much_is_stopped(
-    open_session: OpenSession, code: str, status: str
+    open_session: SessionOpener, code: str, status: str
 ) -> None:
     greedy, other = await open_session(), await open_session()
     await other.python("x = 1")
@@ -74,7 +74,7 @@ async def test_a_session_that_takes_too_much_is_stopped(
 
 
 @pytest.mark.long
-async def test_many_processes_do_not_reach_other_sessions(open_session: OpenSession) -> None:
+async def test_many_processes_do_not_reach_other_sessions(open_session: SessionOpener) -> None:
     greedy, other = await open_session(), await open_session()
     code = """
 import os, time
@@ -190,7 +190,7 @@ async def test_code_cannot_close_the_channel_but_can_end_its_process(session: Se
     ],
     ids=["answer", "nested", "lines", "long", "types"],
 )
-async def test_a_forged_answer_harms_nobody_else(open_session: OpenSession, written: str) -> None:
+async def test_a_forged_answer_harms_nobody_else(open_session: SessionOpener, written: str) -> None:
     forger, other = await open_session(), await open_session()
     code = f"""
 import os, threading

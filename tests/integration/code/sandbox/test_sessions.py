@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from features.code import commands
-from tests.integration.code.sandbox.conftest import OpenSession, Session
+from tests.integration.code.sandbox.conftest import Session, SessionOpener
 from tests.support.api import until
 from tests.support.sandboxes import running_sandbox
 
@@ -108,7 +108,7 @@ async def test_cells_that_do_not_make_sense_are_refused(session: Session) -> Non
 
 @ONE_MODE
 async def test_a_running_cell_is_not_idle_and_a_closed_session_is_lost(
-    open_session: OpenSession,
+    open_session: SessionOpener,
 ) -> None:
     session = await open_session()
     cell = await session.begin({"kind": "python", "code": "import time; time.sleep(60)"})
@@ -148,6 +148,15 @@ async def test_a_full_sandbox_ends_the_idle_session_of_who_has_most(tmp_path: Pa
 
 def _printed(folder: Path) -> str:
     return "".join(each.read_text().strip() for each in folder.glob("sessions/*/out/stdout"))
+
+
+async def test_a_session_that_starts_gives_way_to_no_other(tmp_path: Path) -> None:
+    async with running_sandbox(tmp_path, secrets.token_hex(16), "--sessions", "1") as sandbox:
+        calls = (sandbox.call("POST", "/sessions", json={}) for _ in range(4))
+        answers = await asyncio.gather(*calls)
+        [opened] = (each for each in answers if type(each) is dict)
+        assert answers.count(503) == 3
+        assert type(await sandbox.call("GET", f"/sessions/{opened['session']}")) is dict
 
 
 async def test_unused_sessions_end_and_code_ends_with_its_sandbox(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ in the foreground, in the background and as a stream."""
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -292,3 +293,51 @@ async def test_a_native_upstream_makes_its_own_containers(code_stack: Stack) -> 
     await code_stack.api().create(model, tools=[AUTO, SHELL])
     [request] = code_stack.fake.requests_for(model)
     assert request.body["tools"] == [AUTO, SHELL]
+
+
+async def test_code_reaches_the_hosts_that_the_request_names(code_stack: Stack) -> None:
+    client = code_stack.openai()
+    host = f"localhost:{urlsplit(code_stack.fake.base_url).port}"
+    fetch = f"""
+import urllib.request
+for url in ("http://{host}/v1/models", "http://a.example/"):
+    try:
+        print(urllib.request.urlopen(url).status)
+    except OSError as error:
+        print(getattr(error, "code", error.args))
+"""
+    model = model_with(code_stack.fake, calling(code(fetch)))
+    policy = {"type": "allowlist", "allowed_domains": [host]}
+    tool: Any = {
+        "type": "code_interpreter",
+        "container": {"type": "auto", "network_policy": policy},
+    }
+    body: Any = {"model": model, "input": "Fetch it.", "tools": [tool], "include": OUTPUTS}
+    response: Any = await client.responses.create(**body)
+    ran = response.output[0]
+    assert ran.outputs[0].logs == "200\n403"
+    offered = code_stack.fake.requests_for(model)[0].body["tools"][0]["function"]["description"]
+    assert f"these hosts only: {host}." in offered
+    container = await client.containers.retrieve(ran.container_id)
+    assert container.network_policy is not None
+    assert container.network_policy.model_dump() == policy
+
+    # A request without the policy gets another container, without network.
+    model = model_with(code_stack.fake, calling(code(fetch)))
+    later: Any = {**body, "model": model, "tools": [AUTO], "previous_response_id": response.id}
+    ran = (await client.responses.create(**later)).output[0]
+    assert ran.container_id != container.id
+    assert "200" not in ran.outputs[0].logs
+    [answer] = tool_texts(code_stack.fake, model)[-1:]
+    assert "another network policy" in answer
+
+    named: Any = {
+        "type": "shell",
+        "environment": {
+            "type": "container_auto",
+            "network_policy": {"type": "allowlist", "allowed_domains": ["b.org"]},
+        },
+    }
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.responses.create(model=model, input="Hi.", tools=[named])
+    assert refused.value.param == "tools[0].environment.network_policy.allowed_domains[0]"

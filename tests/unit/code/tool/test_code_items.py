@@ -291,7 +291,7 @@ def test_tools_with_containers_are_taken_by_a_chat_upstream() -> None:
                 "type": "code_interpreter",
                 "container": {"type": "auto", "network_policy": {"type": "allowlist"}},
             },
-            "tools[0].container.network_policy.type",
+            "tools[0].container.network_policy.allowed_domains",
         ),
         (
             {"type": "shell", "environment": {"type": "container_auto", "skills": [{}]}},

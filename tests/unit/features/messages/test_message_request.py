@@ -1,10 +1,15 @@
 """A request of Anthropic's API as the body of a create."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
+import anthropic
 import pytest
 
 from features.messages.request import (
+    OPTIONAL,
+    REFUSED,
+    REQUIRED,
+    WITHOUT_EFFECT,
     Thinking,
     count_request,
     message_request,
@@ -189,6 +194,22 @@ def test_what_the_upstream_takes_is_sent_and_the_rest_is_named() -> None:
     assert message_request(body | more, ("top_k",)).body["top_k"] == 5
     assert message_request(body | more, ()).ignored == ["speed", "top_k"]
     assert message_request(body | {"stop_sequences": ["a"]}, ()).stop == ["a"]
+
+
+def test_every_parameter_of_the_sdk_has_a_decision() -> None:
+    """What is not here is new: give it a meaning, refuse it, or name it as without effect."""
+    named_without_effect = {
+        *("billing_policy", "compaction", "fallback_credit_token", "fallbacks", "inference_geo"),
+        *("speed", "user_profile_id", "workspace_id"),
+    }
+    known = named_without_effect | {"thread", *REQUIRED, *OPTIONAL, *REFUSED, *WITHOUT_EFFECT}
+    for parameters in (
+        anthropic.types.message_create_params.MessageCreateParamsBase,
+        anthropic.types.beta.message_create_params.MessageCreateParamsBase,
+        anthropic.types.MessageCountTokensParams,
+        anthropic.types.beta.MessageCountTokensParams,
+    ):
+        assert set(get_type_hints(parameters)) - known - {"stream"} == set()
 
 
 def test_a_count_needs_no_limit_and_is_not_stored() -> None:

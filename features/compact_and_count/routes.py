@@ -117,7 +117,7 @@ def compacting_create(body: Any) -> UnstoredCreate:
 async def _compaction_object(
     state: AppState, project: UUID, row: ResponseRow, hold: Hold
 ) -> dict[str, Any]:
-    item = (await state.response_store.show_ended(row, hold=hold))["output"][-1]
+    item = (await state.response_store.show_ended(project, row, hold=hold))["output"][-1]
     unsealed = state.sealer.open_token("compaction", project, item["encrypted_content"])
     return {
         "id": response_id(row.id),
@@ -184,3 +184,6 @@ def _unstored_create(
         else:
             raise unknown_create_parameter(name)
     return UnstoredCreate(parameters, unused)
+
+
+ROUTERS = (router,)

@@ -35,6 +35,7 @@ from tests.support.fake_upstream import (
 )
 from tests.support.images import IMAGE_MODEL, b64, image, png
 from tests.support.native_script import native_reply
+from tests.support.projects import limited_project
 from tests.support.stack import SHORT_LEASES, Databases, Stack, SuiteSettings, stack
 from tests.support.websocket_client import socket
 
@@ -314,6 +315,18 @@ async def test_an_upstream_with_the_responses_api_gets_the_image_itself(
 
 def _down_or_chat(request: UpstreamRequest) -> Script:
     return [status(500)] if request.path == "/v1/responses" else _paint_or_answer(request)
+
+
+async def test_a_project_with_zero_retention_has_its_image_in_no_file(
+    own_stack: Stack, model: str
+) -> None:
+    project = await limited_project(own_stack)
+    policy = "UPDATE projects SET policy = %s WHERE id = %s RETURNING 1"
+    await own_stack.value(policy, '{"zero_retention": true}', project.id)
+    made = (await own_stack.api(key=project.key).create(model, tools=[PAINTER]))["output"][0]
+    assert made["result"] == b64(IMAGE)
+    stored = "SELECT count(*) FROM files WHERE id = %s"
+    assert await own_stack.value(stored, image_file(made["id"])) == 0
 
 
 async def test_an_operator_sees_it(own_stack: Stack, fake: FakeUpstream, model: str) -> None:

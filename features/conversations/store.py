@@ -157,11 +157,15 @@ class ConversationStore:
         since. `made`: their ids, as it has noted them. `held`: as for `ItemReader.page`."""
         row = await self._find(project, public_id)
         values = {"id": row.id}
-        items = [
-            await self._items.item(project, conversations.ITEM, values | {"item": item_id}, held)
+        found = {
+            item_id: await self._items.item(
+                project, conversations.ITEM, values | {"item": item_id}, held
+            )
             for item_id in made.split()
-        ]
-        return list_envelope([item for item in items if item is not None])
+        }
+        items = {item_id: item for item_id, item in found.items() if item is not None}
+        envelope = list_envelope([{"id": item_id} for item_id in items])
+        return envelope | {"data": [*items.values()]}
 
     async def remove_item(
         self, project: UUID, public_id: str, item_id: str, actor: Actor

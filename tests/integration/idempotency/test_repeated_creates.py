@@ -442,3 +442,17 @@ async def test_a_reply_that_was_answered_is_forgotten(tool_stack: Stack, answeri
         return await made.count(kept) == 0
 
     await until(is_forgotten)
+
+
+async def test_a_repeat_gets_items_that_are_too_large_to_be_read_at_once(
+    shared_stack: Stack,
+) -> None:
+    api = shared_stack.api()
+    conversation = (await api.call("POST", "/conversations", {})).body["id"]
+    texts = ("x" * 100_000, "y")
+    body = {"items": [{"role": "user", "content": content} for content in texts]}
+    headers = {"idempotency-key": f"of-{conversation}"}
+    path = f"/conversations/{conversation}/items"
+    made, again = [await api.call("POST", path, body, headers=headers) for _ in range(2)]
+    assert (made.status, again.status) == (200, 200)
+    assert again.body == made.body

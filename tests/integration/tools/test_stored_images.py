@@ -74,14 +74,15 @@ async def _object_of(stack: Stack, item_id: str) -> Path:
     return Path(stack.environment()["BACKBURNER_FILES__FOLDER"]) / part_key(parts[0])
 
 
-async def _has_no_base64(stack: Stack) -> bool:
-    """Whether no row of a response or its log has the image."""
-    text = b64(IMAGE)[1000:1100]
+async def _has_no_base64(stack: Stack, *responses: str) -> bool:
+    """Whether no row of these responses or their logs has the image."""
+    text, ids = b64(IMAGE)[1000:1100], [each.removeprefix("resp_") for each in responses]
     query = (
-        "SELECT NOT EXISTS (SELECT FROM items WHERE position(%s IN payload::text) > 0)"
-        " AND NOT EXISTS (SELECT FROM event_log WHERE position(%s::bytea IN frames) > 0)"
+        "SELECT NOT EXISTS (SELECT FROM items WHERE response_id = ANY(%s::uuid[])"
+        " AND position(%s IN payload::text) > 0) AND NOT EXISTS (SELECT FROM event_log"
+        " WHERE response_id = ANY(%s::uuid[]) AND position(%s::bytea IN frames) > 0)"
     )
-    return bool(await stack.value(query, text, text.encode()))
+    return bool(await stack.value(query, ids, text, ids, text.encode()))
 
 
 def _image_of(response: Any) -> bytes:
@@ -115,10 +116,11 @@ async def test_an_image_is_stored_once_and_every_reader_of_its_response_gets_it(
     async with socket(api) as ws:
         final = await ws.create_and_read(model, tools=[PAINTER])
     assert final["output"][0]["result"] == b64(IMAGE)
-    for each in (foreground.id, response_id, final["id"]):
+    ids = (foreground.id, streamed[-1].response.id, response_id, final["id"])
+    for each in ids:
         made = (await client.responses.retrieve(each)).output[0]
         assert (await _object_of(tool_stack, made.id or "")).read_bytes() == IMAGE
-    assert await _has_no_base64(tool_stack)
+    assert await _has_no_base64(tool_stack, *ids)
 
 
 async def test_later_responses_conversations_and_batches_get_the_image(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 PrivateStack = Callable[..., AbstractAsyncContextManager[Stack]]
 
 register_profiles()
+# Until all tests are collected: what they make stays.
+gc.disable()
 
 _log_sizes = pytest.StashKey[dict[str, int]]()
 
@@ -104,6 +106,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,7 @@ async def test_the_list_is_live_keeps_what_is_selected_and_can_be_paused(
         await api.cancel(other)
 
 
+@pytest.mark.long
 async def test_a_drain_empties_a_worker_and_the_plots_show_what_it_has_done(
     watched: Stack, browser: Browser, fake: FakeUpstream
 ) -> None:

@@ -46,7 +46,13 @@ async def _successor(own_stack: Stack, api: Api, response: str) -> JSON:
     return successor
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        "before the ending",
+        pytest.param("the ending and the successor are stored", marks=pytest.mark.long),
+    ],
+)
 async def test_a_steer_outlives_the_worker_that_takes_it(
     private_stack: PrivateStack, fake: FakeUpstream, step: str
 ) -> None:
@@ -71,6 +77,7 @@ async def test_a_steer_outlives_the_worker_that_takes_it(
         assert requests[-1].texts[-1] == "With it."
 
 
+@pytest.mark.long
 async def test_a_steer_outlives_the_worker_whose_tool_runs(
     private_stack: PrivateStack, fake: FakeUpstream, mcp_servers: McpServers
 ) -> None:

@@ -375,6 +375,7 @@ async def test_a_stopping_worker_waits_longer_for_a_call_that_must_not_run_twice
         assert await running.value("SELECT sum(crashes) FROM responses") == 0
 
 
+@pytest.mark.long
 async def test_calls_longer_than_the_grace_period_are_handed_over_as_started(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -439,6 +440,7 @@ async def test_a_call_refused_by_a_cancel_ends_the_response_at_once(
         assert_one_stream(await running.api().replay(response_id))
 
 
+@pytest.mark.long
 async def test_a_finished_turn_resets_the_crashes_before_it(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

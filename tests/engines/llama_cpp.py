@@ -30,10 +30,12 @@ def install() -> Path:
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(_HOME, ignore_errors=True)
-    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--retries", "1", "install"]
+    uv = shutil.which("uv")
+    installer = pip if uv is None else [uv, "pip", "install", "--python", str(python)]
     packages = ["--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(_REQUIREMENTS)]
-    _run([sys.executable, "-m", "venv", str(_HOME)])
-    _run([*pip, "install", *packages])
+    _run([sys.executable, "-m", "venv", *([] if uv is None else ["--without-pip"]), str(_HOME)])
+    _run([*installer, "--quiet", *packages])
     stamp.write_text(wanted)
     return python
 

@@ -242,6 +242,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.long
 async def test_a_batch_that_loses_something_while_it_runs_has_a_result_for_each_request(
     small: Stack, fake: FakeUpstream
 ) -> None:

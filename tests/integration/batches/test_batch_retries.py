@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
@@ -77,6 +78,7 @@ async def test_failed_requests_run_again_from_the_console_and_by_the_command(
     assert (entry["details"], entry["project"]) == ({"retry": third["id"]}, "batch-retries")
 
 
+@pytest.mark.long
 async def test_what_has_not_ended_or_failed_is_not_run_again(
     shared_stack: Stack, fake: FakeUpstream
 ) -> None:

@@ -281,6 +281,7 @@ async def test_what_cannot_be_moderated_is_refused(api: Api, guarded: FakeUpstre
     assert not guarded.requests_for(model)
 
 
+@pytest.mark.long
 async def test_a_killed_worker_leaves_nothing_that_was_held_back(
     private_stack: PrivateStack, guarded: FakeUpstream
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
@@ -41,6 +42,7 @@ async def test_commands_run_a_response_again(
     assert (await _run(shared_stack, "retry")).exit_code == 2, "neither ids nor a filter"
 
 
+@pytest.mark.long
 async def test_a_command_runs_again_what_fits_a_filter_and_was_not_run_again(
     shared_stack: Stack, api: Api, fake: FakeUpstream
 ) -> None:

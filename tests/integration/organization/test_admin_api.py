@@ -14,6 +14,7 @@ from models.db.queries.usage import USED_TOKENS
 from models.ids import new_uuid, parse_admin_id
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner, command_facts
 from tests.support import keys
 from tests.support.api import UNKNOWN_RESPONSE_ID, until
@@ -326,42 +327,43 @@ async def test_counts_that_fit_into_no_sum_stop_no_roll_up(shared_stack: Stack) 
 
 
 async def test_zero_retention_leaves_nothing_behind(
-    shared_stack: Stack, fake: FakeUpstream
+    private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
     """A canary in prompts and outputs is in no table a minute after the ends."""
-    canary = "canary-of-zero-retention"
-    key = keys.create(shared_stack.dsn, "zero")
-    await command_facts(shared_stack, "projects", "set", "zero", "--zero-retention")
-    api = shared_stack.api(key=key)
-    model = fake.script(*(reply(f"{canary}-output") for _ in range(3)))
-    background = await api.create_background(model, input=f"{canary}-prompt")
-    shown = await api.wait_for_end(background)
-    assert (shown["store"], shown["output_text"]) == (False, f"{canary}-output")
-    body = {"input": f"{canary}-prompt", "instructions": canary, "metadata": {"note": canary}}
-    for _ in range(2):
-        cached = await api.create(model, **body, cache=True)
-        assert cached["output_text"] == f"{canary}-output"
-    for path, refused_body in (
-        ("/conversations", {}),
-        ("/responses", {"model": model, "input": "x", "conversation": f"conv_{'0' * 32}"}),
-    ):
-        refused = await api.call("POST", path, refused_body)
-        assert (refused.status, refused.error["code"]) == (400, "unsupported_parameter")
-    assert await _tables_with(shared_stack, canary)
-    settings = settings_for(shared_stack.dsn)
+    async with private_stack() as running:
+        canary = "canary-of-zero-retention"
+        key = keys.create(running.dsn, "zero")
+        await command_facts(running, "projects", "set", "zero", "--zero-retention")
+        api = running.api(key=key)
+        model = fake.script(*(reply(f"{canary}-output") for _ in range(3)))
+        background = await api.create_background(model, input=f"{canary}-prompt")
+        shown = await api.wait_for_end(background)
+        assert (shown["store"], shown["output_text"]) == (False, f"{canary}-output")
+        body = {"input": f"{canary}-prompt", "instructions": canary, "metadata": {"note": canary}}
+        for _ in range(2):
+            cached = await api.create(model, **body, cache=True)
+            assert cached["output_text"] == f"{canary}-output"
+        for path, refused_body in (
+            ("/conversations", {}),
+            ("/responses", {"model": model, "input": "x", "conversation": f"conv_{'0' * 32}"}),
+        ):
+            refused = await api.call("POST", path, refused_body)
+            assert (refused.status, refused.error["code"]) == (400, "unsupported_parameter")
+        assert await _tables_with(running, canary)
+        settings = settings_for(running.dsn)
 
-    async def is_gone() -> bool:
-        await run_purge(settings)
-        return not await _tables_with(shared_stack, canary)
+        async def is_gone() -> bool:
+            await run_purge(settings)
+            return not await _tables_with(running, canary)
 
-    await until(is_gone, 60, every=4)
-    async with shared_stack.redis() as redis:
-        for name in await redis.keys("*"):
-            kind = await redis.type(name)
-            if kind == b"string":
-                assert canary.encode() not in (await redis.get(name) or b"")
-    rows = await command_facts(shared_stack, "usage", "--project", "zero")
-    assert [row["requests"] for row in rows] == [3]
+        await until(is_gone, 60, every=4)
+        async with running.redis() as redis:
+            for name in await redis.keys("*"):
+                kind = await redis.type(name)
+                if kind == b"string":
+                    assert canary.encode() not in (await redis.get(name) or b"")
+        rows = await command_facts(running, "usage", "--project", "zero")
+        assert [row["requests"] for row in rows] == [3]
 
 
 async def _tables_with(stack: Stack, needle: str) -> list[str]:

@@ -527,7 +527,9 @@ async def test_a_conversation_accepts_compactions_of_its_project_only(
         assert (refused.status, refused.error["param"]) == (400, param)
 
 
-@pytest.mark.parametrize("continued", ["previous_response_id", "conversation"])
+@pytest.mark.parametrize(
+    "continued", ["previous_response_id", pytest.param("conversation", marks=pytest.mark.long)]
+)
 async def test_an_unreadable_compaction_names_the_parameter_that_continues_it(
     private_stack: PrivateStack, fake: FakeUpstream, continued: str
 ) -> None:

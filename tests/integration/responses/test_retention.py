@@ -429,6 +429,7 @@ async def test_the_results_of_a_batch_are_not_purged_before_they_are_collected(
         assert (await results(client, done.output_file_id)).keys() == {"a", "b", "c"}
 
 
+@pytest.mark.long
 async def test_a_backlog_of_the_purge_delays_no_recovery(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -430,6 +430,7 @@ async def test_a_text_to_which_the_upstream_always_answers_with_its_own_error_fa
         )
 
 
+@pytest.mark.long
 async def test_an_unexpected_error_fails_the_file_after_a_few_tries(
     make_stores: MakeStores, fake: FakeUpstream
 ) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from models.db.queries import read
 from tests.conftest import PrivateStack
 from tests.support.api import Stream, until
@@ -14,6 +16,7 @@ LOG_PAGE = fragment(read.LOG_PAGE, "SELECT response.status, response.is_rewritte
 MOVED_LOGS = fragment(read.MOVED_LOGS, "AS t (id, number, attempt, nr)")
 
 
+@pytest.mark.long
 async def test_silent_readers_share_one_statement_and_still_get_what_redis_lost(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -2,6 +2,8 @@
 
 import secrets
 
+import pytest
+
 from tests.conftest import PrivateStack
 from tests.integration.operator.test_operations import backburner
 from tests.support.api import JSON, until
@@ -18,6 +20,7 @@ HISTORY: list[JSON] = [
 ]
 
 
+@pytest.mark.long
 async def test_after_a_rotation_the_old_key_can_be_removed(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -217,6 +217,7 @@ async def test_an_item_adds_no_mcp_server(tool_stack: Stack) -> None:
     assert refused.value.param == "input[0].tools[0].server_url"
 
 
+@pytest.mark.long
 async def test_a_search_is_not_repeated_after_a_kill_and_long_lists_are_deferred(
     private_stack: PrivateStack, mcp_servers: McpServers, fake: FakeUpstream
 ) -> None:

@@ -97,6 +97,7 @@ async def test_a_flood_of_one_project_delays_calls_of_another_by_a_few(
     await asyncio.gather(*waiting)
 
 
+@pytest.mark.long
 async def test_a_response_that_waits_for_its_turn_is_never_long_away_however_often_it_was_deferred(
     running: Stack, fake: FakeUpstream, other: Api
 ) -> None:

@@ -6,6 +6,8 @@ Other test files cover its native upstreams and its cache.
 import asyncio
 import re
 
+import pytest
+
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, UNKNOWN_RESPONSE_ID, Api, until
 from tests.support.fake_upstream import (
@@ -232,6 +234,7 @@ async def test_orphans_are_recovered_at_the_next_start(
         ]
 
 
+@pytest.mark.long
 async def test_orphans_past_their_deadline_fail_at_the_next_start(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -269,8 +269,8 @@ async def test_slow_model_takes_a_minute_and_sends_its_first_word_at_once(base_u
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
-async def test_it_serves_a_thousand_slow_streams(base_url: str) -> None:
-    """Every stream gets its third word while all thousand are open."""
+async def test_it_serves_hundreds_of_slow_streams(base_url: str) -> None:
+    """Every stream gets its third word while all are open."""
     opened, all_open = 0, asyncio.Event()
     body = json.dumps({"model": "demo-slow", "messages": user_message("Hi"), "stream": True})
 
@@ -278,7 +278,7 @@ async def test_it_serves_a_thousand_slow_streams(base_url: str) -> None:
         nonlocal opened
         async with session.post(f"{base_url}/chat/completions", data=body) as response:
             opened += 1
-            if opened == 1000:
+            if opened == 300:
                 all_open.set()
             for _ in range(8):  # four chunks: the role, then three words
                 await response.content.readline()
@@ -290,7 +290,7 @@ async def test_it_serves_a_thousand_slow_streams(base_url: str) -> None:
         aiohttp.ClientSession(connector=connector) as session,
         asyncio.TaskGroup() as group,
     ):
-        for _ in range(1000):
+        for _ in range(300):
             group.create_task(listen(session))
 
 

@@ -18,7 +18,6 @@ def _restored() -> Iterator[None]:
     gc.collect()
     yield
     gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 @pytest.fixture

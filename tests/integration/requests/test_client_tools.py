@@ -3,6 +3,7 @@
 Tested with the official client and over HTTP.
 """
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -11,7 +12,9 @@ import openai
 import pytest
 from openai.types.responses import ResponseCompletedEvent, ResponseToolSearchCall
 
-from tests.support.api import JSON, Api, Stream, decode
+from tests.conftest import PrivateStack
+from tests.support.api import JSON, Api, Stream, decode, until
+from tests.support.chaos.attempts import assert_one_stream
 from tests.support.contract_rules import assert_stream_obeys_contract
 from tests.support.fake_upstream import (
     FakeUpstream,
@@ -24,9 +27,10 @@ from tests.support.fake_upstream import (
     reply,
     text,
     usage,
+    wait_for,
 )
 from tests.support.process_logs import line_of
-from tests.support.stack import Stack
+from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.strict_types import check_event, check_response
 
 LOOK: JSON = {
@@ -991,6 +995,33 @@ async def test_a_client_operates_a_computer_until_the_model_answers(
     [kept] = (await client.responses.input_items.list(before)).data
     assert kept.type == "computer_call_output"
     assert (kept.output.file_id, kept.output.image_url) == (stored.id, None)
+
+
+@pytest.mark.long
+async def test_a_worker_dies_while_the_model_operates_a_computer(
+    private_stack: PrivateStack, fake: FakeUpstream
+) -> None:
+    """The actions reach the client once and complete, and it goes on."""
+    ended = asyncio.Event()
+    half = call(0, "call_1", "computer", '{"actions": [{"type": "click", "x": 10,')
+    model = fake.script(
+        [half, wait_for(ended)], computer_turn("call_2", {"type": "wait"}), reply("Done.")
+    )
+    async with private_stack(settings=SHORT_LEASES) as running:
+        api, tools = running.api(), [{"type": "computer"}]
+        asked = await api.create_background(model, tools=tools)
+        await until(lambda: fake.requests_for(model))
+        running.kill(running.workers[0])
+        await running.start_worker()
+        response = await api.wait_for_end(asked)
+        assert response["status"] == "completed"
+        assert_one_stream(await api.replay(asked))
+        [made] = (item for item in response["output"] if item["type"] == "computer_call")
+        assert (made["call_id"], made["actions"]) == ("call_2", [{"type": "wait"}])
+        answer = {"type": "computer_call_output", "call_id": "call_2", "output": SCREENSHOT}
+        after = await api.create(model, tools=tools, input=[answer], previous_response_id=asked)
+        assert after["output_text"] == "Done."
+    ended.set()
 
 
 async def test_a_computer_call_in_the_history_reaches_the_model(

@@ -35,7 +35,6 @@ QUICK = [
     "worker-kill9-unpublished",
     "worker-sigstop-in-transaction",
     "worker-redis-refused",
-    "sweeper-kill9",
     "tie-killed-worker",
     "postgres-hung",
     "redis-kill9",

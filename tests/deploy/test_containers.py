@@ -197,8 +197,7 @@ def test_code_runs_in_the_sandbox_of_the_profile(
         "docker compose up -d --build --wait"
     )
     walls = checkout.run("docker compose logs --no-log-prefix sandbox")
-    [line] = (each for each in walls.splitlines() if "sandbox_walls" in each)
-    record_property("walls", line.partition("sandbox_walls")[2])
+    record_property("walls", walls.partition("sandbox_walls")[2].partition("\n")[0])
     assert checkout.run("docker compose exec sandbox id -u").strip() == "10001"
     client = deployment.client()
     sales = ("sales.csv", b"month,sold\n1,3\n2,5\n3,4\n")
@@ -220,6 +219,22 @@ def test_code_runs_in_the_sandbox_of_the_profile(
         files["/mnt/data/sales.png"], container_id=container.id
     )
     assert chart.read().startswith(b"\x89PNG")
+    own_users = f"{checkout.environment['COMPOSE_FILE']}:deploy/compose/own-users.yml"
+    checkout.run("docker compose up -d --wait sandbox", COMPOSE_FILE=own_users)
+    assert '"own_users":true' in checkout.run("docker compose logs --no-log-prefix sandbox")
+    users = (_user_of_a_session(client), _user_of_a_session(client))
+    assert len({"10001", "0", *users}) == 4
+
+
+def _user_of_a_session(client: openai.OpenAI) -> str:
+    made = client.responses.create(
+        model="demo-tools",
+        input="import os\nprint(os.getuid())",
+        tools=[{"type": "code_interpreter", "container": {"type": "auto"}}],
+        include=["code_interpreter_call.outputs"],
+    )
+    [call] = (item for item in made.output if item.type == "code_interpreter_call")
+    return "".join(each.logs for each in call.outputs or () if each.type == "logs").strip()
 
 
 def test_scale_to_three_workers(deployment: Deployment) -> None:

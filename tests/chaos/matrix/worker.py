@@ -285,7 +285,8 @@ async def _assert_works_without_redis(lab: Lab, worker_load: WorkerLoad) -> None
 
 async def _start_reaping(lab: Lab) -> tuple[WorkerLoad, Service, HeldAnswer]:
     """Kills a worker; the first sweeper that locks its row to reap it waits for the held reply. The
-    web process declares nothing dead meanwhile: its Redis does not answer.
+    web process declares nothing dead meanwhile: its Redis does not answer. Where processors are so
+    busy that the lease runs out first, it does, and no sweeper is held: these cells are `long`.
 
     Returns the load, that sweeper and the held reply.
     """

@@ -65,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
             "enabled": True,
             "replicas": 2,
             "image": {"repository": "registry.test/sandbox"},
-            "runtimeClassName": "gvisor",
+            "runtimeClassName": "kata",
         },
         "networkPolicy": {"egress": [{"ports": [{"port": 5432}]}]},
     },
@@ -148,6 +148,18 @@ def test_only_workers_reach_the_sandboxes_which_get_only_the_token() -> None:
     assert worker["BACKBURNER_CODE__SANDBOXES"]["value"] == ",".join(
         f"http://bb-backburner-sandbox-{number}.bb-backburner-sandbox:8600" for number in range(2)
     )
+
+
+def test_sessions_may_have_users_of_their_own() -> None:
+    values = _values("code")
+    values["sandbox"] = values["sandbox"] | {"ownUsers": True}
+    [container] = _pods(values)["bb-backburner-sandbox"]["containers"]
+    context = container["securityContext"]
+    added = ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"]
+    assert (context["runAsUser"], context["runAsNonRoot"]) == (0, False)
+    assert context["capabilities"] == {"drop": ["ALL"], "add": added}
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
 
 
 def test_sandboxes_reach_the_ports_of_allowed_hosts_and_no_private_address() -> None:

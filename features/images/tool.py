@@ -188,8 +188,8 @@ class ImageGeneration:
         return _result(fields, kind, await asyncio.to_thread(encoded, content))
 
     async def recover(self, item: Item) -> ToolResult | None:
-        """The image that was stored, and counted, before its worker died. What the upstream said of
-        it besides is lost."""
+        """The image that was stored, and counted, before its worker died. What the upstream
+        reported about it is lost."""
         stored = await find_image(self._maker.resources, self._project, item["id"])
         if stored is None:
             return None

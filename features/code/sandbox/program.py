@@ -21,7 +21,7 @@ class Program:
         self.is_gvisor = is_gvisor
         self._process = started
         self._cpu_ms = 0
-        self._said = b""
+        self._printed = b""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._handle = os.pidfd_open(started.pid)
         asyncio.get_running_loop().add_reader(self._handle, self._on_exit)
@@ -79,10 +79,10 @@ class Program:
         return self._cpu_ms
 
     def start_error(self) -> str:
-        """What the first process has said before it ran code. If it runs, it must be killed."""
+        """What the first process printed before it ran code. If it runs, it must be killed."""
         assert self._process.stderr is not None
-        said = self._process.stderr.read(2000) if self.is_running else self._said
-        return said.decode(errors="replace").strip()
+        printed = self._process.stderr.read(2000) if self.is_running else self._printed
+        return printed.decode(errors="replace").strip()
 
     def _signal(self, number: int, target: int) -> None:
         if self.is_running:
@@ -97,7 +97,7 @@ class Program:
         code = self._process.wait()
         if self._process.stderr is not None:
             os.set_blocking(self._process.stderr.fileno(), False)
-            self._said = self._process.stderr.read(2000) or b""
+            self._printed = self._process.stderr.read(2000) or b""
         for pipe in (self._process.stdin, self._process.stderr):
             with suppress(OSError):
                 if pipe is not None:

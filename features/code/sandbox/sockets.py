@@ -1,7 +1,7 @@
 """Sockets for code that may reach hosts: the kernel hands each call of `socket` to the sandbox, by
 seccomp's user notification (seccomp_unotify(2)), and the sandbox answers with a socket of its own.
 
-It is one end of a pair of UNIX sockets, whatever the code has asked for; the sandbox has the other
+It is one end of a pair of UNIX sockets, whatever the code wanted; the sandbox has the other
 one, and speaks HTTP as a proxy (proxy.py). So no address that code names is used by the kernel,
 nothing of its memory is read, and it gets no kind of socket that it could not make without network.
 """
@@ -39,7 +39,7 @@ class Handover:
         """A descriptor for the process, to be closed here."""
 
     def taken(self) -> int:
-        """The listener, once the process has said that it is ready. Raises OSError."""
+        """The listener, once the process is ready. Raises OSError."""
         self._ours.setblocking(False)
         _, listeners, _, _ = socket.recv_fds(self._ours, 1, 1)
         if not listeners:

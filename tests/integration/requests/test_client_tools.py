@@ -1009,17 +1009,17 @@ async def test_a_worker_dies_while_the_model_operates_a_computer(
     )
     async with private_stack(settings=SHORT_LEASES) as running:
         api, tools = running.api(), [{"type": "computer"}]
-        asked = await api.create_background(model, tools=tools)
+        created = await api.create_background(model, tools=tools)
         await until(lambda: fake.requests_for(model))
         running.kill(running.workers[0])
         await running.start_worker()
-        response = await api.wait_for_end(asked)
+        response = await api.wait_for_end(created)
         assert response["status"] == "completed"
-        assert_one_stream(await api.replay(asked))
+        assert_one_stream(await api.replay(created))
         [made] = (item for item in response["output"] if item["type"] == "computer_call")
         assert (made["call_id"], made["actions"]) == ("call_2", [{"type": "wait"}])
         answer = {"type": "computer_call_output", "call_id": "call_2", "output": SCREENSHOT}
-        after = await api.create(model, tools=tools, input=[answer], previous_response_id=asked)
+        after = await api.create(model, tools=tools, input=[answer], previous_response_id=created)
         assert after["output_text"] == "Done."
     ended.set()
 

@@ -53,7 +53,7 @@ def painting(**arguments: Any) -> Script:
 
 @pytest.fixture
 def model(fake: FakeUpstream) -> str:
-    """A model that paints, whenever it is asked."""
+    """A model that calls the tool for each message."""
     fake.decide(IMAGE_MODEL, lambda _: image(IMAGE))
     fake.decide("artist", _paint_or_answer)
     return "artist"
@@ -210,7 +210,7 @@ async def own_stack(
     suite_settings: SuiteSettings,
     fake: FakeUpstream,
 ) -> AsyncIterator[Stack]:
-    """The upstream `openai` has the Responses API. Models `mixed-*` are asked there first."""
+    """The upstream `openai` has the Responses API. It is the first for models `mixed-*`."""
     settings = {
         "BACKBURNER_UPSTREAMS__OPENAI__BASE_URL": fake.base_url,
         "BACKBURNER_UPSTREAMS__OPENAI__API": "responses",

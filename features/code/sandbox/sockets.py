@@ -61,6 +61,16 @@ async def give_sockets(listener: int, make_peer: MakePeer) -> None:
 async def _is_called(listener: int) -> bool:
     """Waits for a call; False: no process is left. Before Linux 6.11 taking a call from a listener
     without processes never returns, so what `poll` says decides."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    while True:
+        await _is_ready(listener)
+        for _, events in poll.poll(0):
+            return bool(events & select.POLLIN)
+        # A signal has interrupted the call.
+
+
+async def _is_ready(listener: int) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(listener, ready.set)
@@ -68,9 +78,6 @@ async def _is_called(listener: int) -> bool:
         await ready.wait()
     finally:
         loop.remove_reader(listener)
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    return any(events & select.POLLIN for _, events in poll.poll(0))
 
 
 async def _answer(listener: int, make_peer: MakePeer) -> None:

@@ -124,6 +124,27 @@ print([n for n in range(3, 256) if is_open(n)])
 
 
 @ONE_MODE
+async def test_signals_that_interrupt_calls_end_no_network(
+    open_session: SessionOpener, hosts: Hosts
+) -> None:
+    session = await open_session(hosts.plain)
+    code = """
+import signal, socket, time
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.004, 0.004)
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    try:
+        socket.socket().close()
+    except OSError:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+socket.socket().close()
+"""
+    assert (await session.python(code))["error"] == ""
+
+
+@ONE_MODE
 async def test_a_flood_of_sockets_harms_no_other_session(
     open_session: SessionOpener, hosts: Hosts
 ) -> None:

@@ -16,7 +16,11 @@ INSERT INTO conversations (id, project_id) SELECT gen_random_uuid(), id FROM pro
 CREATE TEMPORARY TABLE conversation AS SELECT row_number() OVER () AS nr, id FROM conversations;
 ANALYZE conversation;
 
-CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
+-- Ids are UUIDv7, as the product makes them. Each of the ten partitions of the event log has a tenth of the logs.
+CREATE FUNCTION id_at(time timestamptz, n int) RETURNS uuid LANGUAGE sql AS $$
+    SELECT (lpad(to_hex((extract(epoch FROM time) * 1000)::bigint), 12, '0') || '7000' || '8' || substr(md5(n::text), 1, 15))::uuid
+$$;
+CREATE TEMPORARY TABLE many AS SELECT n, id_at(now() - interval '30 days' * (:rows - n) / :rows, n) AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
 ANALYZE many;
 
 -- One of a hundred is open: most are owned, two wait, and some twenty have lost their owner. One of four of these waits for an
@@ -42,6 +46,15 @@ INSERT INTO items (response_id, conversation_id, direction, position, item_id, t
 SELECT many.id, conversation.id, direction.direction, 0, 'msg_' || many.n, 'message', '{}', 2
 FROM many CROSS JOIN (VALUES ('input'), ('output')) AS direction (direction)
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0;
+DO $do$
+BEGIN
+    ALTER TABLE event_log DETACH PARTITION event_log_first;
+    DROP TABLE event_log_first;
+    FOR n IN 0 .. 10 LOOP
+        EXECUTE format('CREATE TABLE event_log_%s PARTITION OF event_log FOR VALUES FROM (%L) TO (%L)', n,
+                       id_at(now() - interval '3 days' * (10 - n), 0), id_at(now() - interval '3 days' * (9 - n), 0));
+    END LOOP;
+END $do$;
 INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
 SELECT many.id, part.first, part.last, part.attempt, 'frame' FROM many CROSS JOIN (VALUES (0, 1, 0), (2, 9, 1)) AS part (first, last, attempt);
 INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)

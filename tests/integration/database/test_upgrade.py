@@ -113,7 +113,7 @@ _COLUMNS = """
     SELECT a.attrelid::regclass::text, a.attname, format_type(a.atttypid, a.atttypmod),
            NOT a.attnotnull, a.atthasdef OR a.attidentity <> ''
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-    WHERE c.relnamespace = 'backburner'::regnamespace AND c.relkind = 'r'
+    WHERE c.relnamespace = 'backburner'::regnamespace AND c.relkind IN ('r', 'p')
       AND a.attnum > 0 AND NOT a.attisdropped
 """
 

@@ -166,7 +166,7 @@ DELETE_LOG = column(
 without its beginning is not read any more (read.LOG_PAGE). Returns how many; fewer than `rows`: all
 these logs are empty, but those of expired responses with ids in the ranges `begins` to `ends`, which
 are left to the end of their partition."""
-LEAVE_LOGS = Statement("SELECT set_config('backburner.logs_are_left', 'on', true)")
+LEAVE_LOGS = Statement("SET LOCAL backburner.logs_are_left = 'on'")
 """What this transaction deletes of `responses` leaves its log (the trigger
 `log_of_response_is_deleted`)."""
 

@@ -86,8 +86,11 @@ class LogPartitions:
             return None
         begin = max(_full_hour(last), _full_hour(self._now + _HOUR))
         end = _full_hour(begin + width)
+        begins = first_id_at(begin.timestamp())
+        if self._partitions:
+            begins = max(begins, self._partitions[-1].ends)
         name = f"event_log_{begin:%Y%m%d_%H}"
-        return LogPartition(name, first_id_at(begin.timestamp()), first_id_at(end.timestamp()))
+        return LogPartition(name, begins, first_id_at(end.timestamp()))
 
 
 def _time(limit: UUID) -> datetime:

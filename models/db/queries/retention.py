@@ -102,9 +102,9 @@ HIDE_EXPIRED = Query(
         UNION ALL
         SELECT previous.id, previous.previous_response_id
         FROM chain CROSS JOIN LATERAL (
-            SELECT r.id, r.previous_response_id FROM responses r
-            WHERE r.id = chain.previous_response_id AND {_IS_EXPIRED}
-              AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
+            SELECT r.id, r.previous_response_id
+            FROM (SELECT * FROM responses WHERE id = chain.previous_response_id OFFSET 0) r
+            WHERE {_IS_EXPIRED} AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
         ) previous
     ),
     hidden AS (
@@ -125,7 +125,8 @@ expired response that a kept one continues is kept: it is part of that one's his
 whose result a batch has not written yet.
 
 The chain goes from a response to the previous one. It stops at one that another kept response
-continues too. When both branches are hidden, the next call goes on there."""
+continues too. When both branches are hidden, the next call goes on there. `OFFSET 0`: while the statistics
+know of few expired responses, the planner would read all of these for each one."""
 
 _IS_DELETABLE = (
     f"r.delete_requested_at IS NOT NULL AND r.status IN {ENDED}"

@@ -107,6 +107,8 @@ class StoreBench:
     settings: Settings
     ids: list[UUID]
     """random ones of those that are stored"""
+    chunk_ends: dict[UUID, UUID]
+    """for each of them the one before which a list stops to look (`CHUNK_END`)"""
     project: UUID
     samples: int
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -261,6 +263,7 @@ class StoreBench:
 
     async def _drop_partition(self, partition: LogPartition) -> bool:
         values = {"name": partition.name, "begins": partition.begins, "ends": partition.ends}
+        await fetch(self.connection, log_partitions.KEPT, {**values, "rows": 5000})
         return (await fetch(self.connection, log_partitions.DROP, values))[0]
 
     async def _read(self, reader: Connection, times: list[float]) -> None:
@@ -330,15 +333,16 @@ async def _figures(folder: Path, responses: int, samples: int) -> dict[str, Figu
             assert row is not None
             size, project = row
             found = await filling.execute(
-                "SELECT id FROM bench_ids WHERE n BETWEEN %s AND %s ORDER BY random() LIMIT %s",
+                "SELECT b.id, c.id FROM (SELECT * FROM bench_ids WHERE n BETWEEN %s AND %s"
+                " ORDER BY random() LIMIT %s) b JOIN bench_ids c ON c.n = b.n - 1000",
                 [_PURGED * 3, responses - _PURGED, samples],
             )
-            ids = [each for (each,) in await found.fetchall()]
+            ends = dict(await found.fetchall())
         print(
             f"{responses} responses, {size}, made in {time.monotonic() - began:.0f} s", flush=True
         )
         async with await connect(settings, "bench") as connection:
-            return await StoreBench(connection, settings, ids, project, samples).run()
+            return await StoreBench(connection, settings, list(ends), ends, project, samples).run()
 
 
 async def _run(folder: Path, options: argparse.Namespace) -> None:

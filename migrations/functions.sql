@@ -153,14 +153,16 @@ END $$;
 
 -- Logs of responses that are kept move to the default partition. False: to be tried later.
 CREATE OR REPLACE FUNCTION drop_log_partition(name text, begins uuid, ends uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    kept uuid[];
 BEGIN
     IF are_logs_locked() THEN
         RETURN false;
     END IF;
     LOCK TABLE ONLY event_log IN ACCESS EXCLUSIVE MODE;
     EXECUTE format('ALTER TABLE event_log DETACH PARTITION %I', name);
-    EXECUTE format('INSERT INTO event_log SELECT e.* FROM responses r JOIN %I e ON e.response_id = r.id
-                    WHERE r.id >= $1 AND r.id < $2', name) USING begins, ends;
+    kept := ARRAY(SELECT id FROM responses WHERE id >= begins AND id < ends ORDER BY id);
+    EXECUTE format('INSERT INTO event_log SELECT * FROM %I WHERE response_id = ANY ($1)', name) USING kept;
     EXECUTE format('DROP TABLE %I', name);
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN

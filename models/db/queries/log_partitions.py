@@ -56,14 +56,16 @@ class KeptRows:
 KEPT = Query(
     """
     SELECT count(*)::int AS rows, coalesce(sum(pg_column_size(e.frames)), 0)::bigint AS size FROM (
-        SELECT e.frames FROM responses r
-        CROSS JOIN LATERAL (SELECT e.frames FROM event_log e WHERE e.response_id = r.id OFFSET 0) e
-        WHERE r.id >= CAST(:begins AS uuid) AND r.id < CAST(:ends AS uuid) LIMIT :rows
+        SELECT e.frames
+        FROM (SELECT r.id FROM responses r WHERE r.id >= CAST(:begins AS uuid) AND r.id < CAST(:ends AS uuid)
+              ORDER BY r.id LIMIT :rows) r
+        CROSS JOIN LATERAL (SELECT e.frames FROM event_log e WHERE e.response_id = r.id OFFSET 0) e LIMIT :rows
     ) e
     """,
     KeptRows,
 )
-"""Looks at up to `rows` rows of the logs of responses from `begins` to `ends`."""
+"""Looks at up to `rows` responses from `begins` to `ends`, and rows of their logs. It reads the index
+in order: that also removes the entries of deleted responses from it, which DROP would read again."""
 DROP = column(
     "SELECT drop_log_partition(:name, CAST(:begins AS uuid), CAST(:ends AS uuid)) AS done", bool
 )

@@ -151,7 +151,7 @@ DELETE_LOG = column(
     WITH part AS MATERIALIZED (
         SELECT e.response_id, e.first_number FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS t (id, nr)
         JOIN responses r ON r.id = t.id AND {_IS_DELETABLE}
-         AND NOT (r.expires_at < statement_timestamp() AND EXISTS (
+         AND NOT (r.store AND r.expires_at < statement_timestamp() AND EXISTS (
              SELECT 1 FROM unnest(CAST(:begins AS uuid[]), CAST(:ends AS uuid[])) AS p (begins, ends)
              WHERE r.id >= p.begins AND r.id < p.ends))
         CROSS JOIN LATERAL (SELECT * FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number LIMIT :rows) e
@@ -165,8 +165,8 @@ DELETE_LOG = column(
 )
 """Deletes up to `rows` rows of the logs of DELETABLE responses, each log from its beginning. A log
 without its beginning is not read any more (read.LOG_PAGE). Returns how many; fewer than `rows`: all
-these logs are empty, but those of expired responses with ids in the ranges `begins` to `ends`, which
-are left to the end of their partition."""
+these logs are empty, but those of stored responses that have expired, with ids in the ranges
+`begins` to `ends`, which are left to the end of their partition."""
 LEAVE_LOGS = Statement("SET LOCAL backburner.logs_are_left = 'on'")
 """What this transaction deletes of `responses` leaves its log (the trigger
 `log_of_response_is_deleted`)."""

@@ -138,7 +138,7 @@ async def test_a_partition_with_too_many_kept_logs_stays_without_what_was_left(
     assert await _homes(database, kept[1]) == ["event_log_rest"]
 
 
-async def test_what_a_client_deletes_goes_at_once_also_from_a_partition_that_ends_soon(
+async def test_what_a_client_deletes_or_does_not_store_is_not_left_to_its_partition(
     database: SeededDatabase,
 ) -> None:
     deleted, hidden = [await _store(database, ENDS_SOON, is_expired=False) for _ in range(2)]
@@ -146,8 +146,12 @@ async def test_what_a_client_deletes_goes_at_once_also_from_a_partition_that_end
     assert await fetch(database.pool, retention.DELETE_ENDED, values) == [deleted]
     assert await _homes(database, deleted) == []
     await fetch(database.pool, end.REQUEST_DELETE, values | {"id": hidden} | AUDITED)
+    unstored = await _store(database, ENDS_SOON, is_expired=True)
+    not_stored = "UPDATE responses SET store = false WHERE id = %(id)s"
+    await run_sql(database.pool, not_stored, {"id": unstored})
     await run_purge(settings_for(database.dsn))
     assert await _homes(database, hidden) == []
+    assert await _homes(database, unstored) == []
 
 
 async def test_a_drop_waits_for_no_other_session_and_is_done_whole_or_not(

@@ -48,7 +48,7 @@ class KeptRows:
     """Rows of a partition whose response is not deleted."""
 
     rows: int
-    """up to the limit"""
+    """up to the limit; a response without a log counts as one"""
     size: int
     """bytes of their frames"""
 
@@ -59,7 +59,7 @@ KEPT = Query(
         SELECT e.frames
         FROM (SELECT r.id FROM responses r WHERE r.id >= CAST(:begins AS uuid) AND r.id < CAST(:ends AS uuid)
               ORDER BY r.id LIMIT :rows) r
-        CROSS JOIN LATERAL (SELECT e.frames FROM event_log e WHERE e.response_id = r.id OFFSET 0) e LIMIT :rows
+        LEFT JOIN LATERAL (SELECT e.frames FROM event_log e WHERE e.response_id = r.id OFFSET 0) e ON true LIMIT :rows
     ) e
     """,
     KeptRows,

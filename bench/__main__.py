@@ -30,6 +30,7 @@ from bench import (
     recovery,
     retrieval,
     scale_out,
+    store,
 )
 from bench.figures import HEADING, PastRow, Row, to_text
 from bench.load import FULL, QUICK, Load
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "scale-out": scale_out.main,
     "capacity": capacity.main,
     "retrieval": retrieval.main,
+    "store": store.main,
 }
 """Benchmarks with options of their own, which a run of all benchmarks leaves out."""
 SIZES = (
@@ -114,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Start deployments and measure them, beside a chain without guarantees.",
         epilog="With options of their own (--help lists them): soak, hours of mixed load; fleet, "
         "the servers of a simulated fleet; open, many responses that wait; scale-out, two "
-        "processes of each kind against one; retrieval, search in a large vector store.",
+        "processes of each kind against one; retrieval, search in a large vector store; store, "
+        "statements with millions of stored responses.",
     )
     parser.add_argument(
         "names",

@@ -27,7 +27,7 @@ STORED_RESPONSES = 200
 RESUMED = 10
 _STORED = """
     SELECT sum(pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0))
-    FROM pg_class WHERE relkind = 'r' AND relname IN ('responses', 'items', 'event_log', 'attempts')
+    FROM pg_class WHERE relkind = 'r' AND relname ~ '^(responses|items|attempts|event_log_.*)$'
 """
 
 

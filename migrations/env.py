@@ -11,11 +11,13 @@ from alembic import context
 from sqlalchemy import Text
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
-from models.db.tables import MADE_BY_NEED, OPTIONAL_COLUMNS, metadata
+from models.db.tables import LOG_PARTITIONS, MADE_BY_NEED, OPTIONAL_COLUMNS, metadata
 
 
 def _is_compared(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
-    """False for the columns and indexes that `alembic check` ignores."""
+    """False for the tables, columns and indexes that `alembic check` ignores."""
+    if kind == "table":
+        return name is None or not name.startswith(LOG_PARTITIONS)
     if kind == "index":
         return name is None or not name.startswith(MADE_BY_NEED)
     return kind != "column" or (parents["table_name"], name) not in OPTIONAL_COLUMNS

@@ -117,6 +117,58 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- The log of a response goes with it, unless the purge leaves it to the end of its partition (ADR 0078).
+CREATE OR REPLACE FUNCTION delete_log_of_response() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM event_log WHERE response_id = OLD.id;
+    RETURN NULL;
+END $$;
+
+-- Partitions of the event log (worker/process/log_partitions.py). While a statement waits for an exclusive lock, all others
+-- wait for it: so it is not tried behind a long transaction, such as a dump, and a lock is waited for 0.1 s at most.
+CREATE OR REPLACE FUNCTION are_logs_locked() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
+    RETURN EXISTS (SELECT 1 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+                   WHERE a.datname = current_database() AND a.xact_start < clock_timestamp() - interval '1 second'
+                     AND l.relation IN (SELECT 'event_log'::regclass UNION ALL
+                                        SELECT inhrelid FROM pg_inherits WHERE inhparent = 'event_log'::regclass));
+END $$;
+
+-- Rows of the new partition that are in the default one already, because a clock is wrong, move. False: to be tried later.
+CREATE OR REPLACE FUNCTION add_log_partition(name text, begins uuid, ends uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF are_logs_locked() THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE event_log_rest IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('CREATE TABLE %I (LIKE event_log INCLUDING DEFAULTS)', name);
+    EXECUTE format('WITH early AS (DELETE FROM event_log_rest WHERE response_id >= $1 AND response_id < $2 RETURNING *)
+                    INSERT INTO %I SELECT * FROM early', name) USING begins, ends;
+    EXECUTE format('ALTER TABLE event_log ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, begins, ends);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+-- Logs of responses that are kept move to the default partition. False: to be tried later.
+CREATE OR REPLACE FUNCTION drop_log_partition(name text, begins uuid, ends uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    kept uuid[];
+BEGIN
+    IF are_logs_locked() THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE ONLY event_log IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('ALTER TABLE event_log DETACH PARTITION %I', name);
+    kept := ARRAY(SELECT id FROM responses WHERE id >= begins AND id < ends ORDER BY id);
+    EXECUTE format('INSERT INTO event_log SELECT * FROM %I WHERE response_id = ANY ($1)', name) USING kept;
+    EXECUTE format('DROP TABLE %I', name);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
 -- migration drops the old one.
 DO $$
@@ -162,6 +214,11 @@ BEGIN
         WHEN (NEW.steers > 0 AND NEW.status IN ('completed', 'incomplete', 'failed', 'cancelled')
               AND OLD.status NOT IN ('completed', 'incomplete', 'failed', 'cancelled'))
         EXECUTE FUNCTION return_steers();
+    END IF;
+    IF NOT 'log_of_response_is_deleted' = ANY (made) THEN
+        CREATE TRIGGER log_of_response_is_deleted AFTER DELETE ON responses FOR EACH ROW
+        WHEN (current_setting('backburner.logs_are_left', true) IS DISTINCT FROM 'on')
+        EXECUTE FUNCTION delete_log_of_response();
     END IF;
     IF NOT 'image_of_item_is_deleted' = ANY (made) THEN
         CREATE TRIGGER image_of_item_is_deleted AFTER DELETE ON items FOR EACH ROW

@@ -16,7 +16,11 @@ INSERT INTO conversations (id, project_id) SELECT gen_random_uuid(), id FROM pro
 CREATE TEMPORARY TABLE conversation AS SELECT row_number() OVER () AS nr, id FROM conversations;
 ANALYZE conversation;
 
-CREATE TEMPORARY TABLE many AS SELECT n, gen_random_uuid() AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
+-- Ids are UUIDv7, as the product makes them. Each of the ten partitions of the event log has a tenth of the logs.
+CREATE FUNCTION id_at(moment timestamptz, n int) RETURNS uuid LANGUAGE sql AS $$
+    SELECT (lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || '7000' || '8' || substr(md5(n::text), 1, 15))::uuid
+$$;
+CREATE TEMPORARY TABLE many AS SELECT n, id_at(now() - interval '30 days' * (:rows - n) / :rows, n) AS id, n % 1000 = 0 AND n > :rows - 2000 AS waits FROM generate_series(1, :rows) n;
 ANALYZE many;
 
 -- One of a hundred is open: most are owned, two wait, and some twenty have lost their owner. One of four of these waits for an
@@ -42,6 +46,15 @@ INSERT INTO items (response_id, conversation_id, direction, position, item_id, t
 SELECT many.id, conversation.id, direction.direction, 0, 'msg_' || many.n, 'message', '{}', 2
 FROM many CROSS JOIN (VALUES ('input'), ('output')) AS direction (direction)
 LEFT JOIN conversation ON conversation.nr = n / 50 AND n % 50 = 0;
+DO $do$
+BEGIN
+    ALTER TABLE event_log DETACH PARTITION event_log_first;
+    DROP TABLE event_log_first;
+    FOR n IN 0 .. 10 LOOP
+        EXECUTE format('CREATE TABLE event_log_%s PARTITION OF event_log FOR VALUES FROM (%L) TO (%L)', n,
+                       id_at(now() - interval '3 days' * (10 - n), 0), id_at(now() - interval '3 days' * (9 - n), 0));
+    END LOOP;
+END $do$;
 INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
 SELECT many.id, part.first, part.last, part.attempt, 'frame' FROM many CROSS JOIN (VALUES (0, 1, 0), (2, 9, 1)) AS part (first, last, attempt);
 INSERT INTO attempts (response_id, attempt, worker, kind, host, pid)
@@ -69,10 +82,10 @@ FROM owner CROSS JOIN generate_series(1, 20) n;
 
 -- One of four has a file. The purge has hidden the first ones; half of them expire.
 INSERT INTO files (id, project_id, filename, purpose, bytes, completed_at, expires_at, delete_requested_at)
-SELECT many.id, project.id, 'file-' || n, 'user_data', 100, now(),
+SELECT md5(n::text)::uuid, project.id, 'file-' || n, 'user_data', 100, now(),
        CASE WHEN n % 8 = 0 THEN now() + interval '30 days' * (n - :rows / 100) / :rows END, CASE WHEN n < 20 THEN now() END
 FROM many CROSS JOIN projects project WHERE n % 4 = 0;
-INSERT INTO file_parts (id, file_id, number, bytes) SELECT gen_random_uuid(), id, CASE WHEN n % 400 <> 0 THEN 0 END, 100 FROM many WHERE n % 4 = 0;
+INSERT INTO file_parts (id, file_id, number, bytes) SELECT gen_random_uuid(), md5(n::text)::uuid, CASE WHEN n % 400 <> 0 THEN 0 END, 100 FROM many WHERE n % 4 = 0;
 
 -- One of fifty is a batch; one of two hundred of these goes on. All responses are lines of batches.
 INSERT INTO batches (id, project_id, api_key_id, endpoint, input_file_id, completion_window, status, expires_at, ended_at)
@@ -90,7 +103,7 @@ FROM generate_series(1, :rows / 100) n CROSS JOIN projects project;
 CREATE TEMPORARY TABLE store AS SELECT row_number() OVER (ORDER BY delete_requested_at NULLS LAST) - 1 AS nr, id, project_id FROM vector_stores;
 INSERT INTO vector_store_file_batches (id, store_id) SELECT gen_random_uuid(), id FROM store;
 CREATE TEMPORARY TABLE entry AS
-SELECT gen_random_uuid() AS id, store.id AS store_id, store.project_id, many.id AS file_id, batch.id AS batch_id, n
+SELECT gen_random_uuid() AS id, store.id AS store_id, store.project_id, md5(n::text)::uuid AS file_id, batch.id AS batch_id, n
 FROM many JOIN store ON store.nr = n / 100 JOIN vector_store_file_batches batch ON batch.store_id = store.id WHERE n % 4 = 0;
 INSERT INTO vector_store_files (id, project_id, store_id, file_id, batch_id, attributes, max_chunk_tokens, chunk_overlap_tokens, status, chunks, delete_requested_at)
 SELECT id, project_id, store_id, file_id, batch_id, jsonb_build_object('nr', n), 800, 400, CASE WHEN n % 400 = 0 THEN 'in_progress' ELSE 'completed' END, 4, CASE WHEN n < 20 THEN now() END FROM entry;

@@ -9,7 +9,7 @@ that the next round does not see.
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from models.config.settings import Settings
@@ -17,10 +17,11 @@ from models.db.arrays import Uuids
 from models.db.database import Connection, Parameters, connect, execute, fetch
 from models.db.queries import retention, usage
 from models.db.queries.activity import DELETE_OLD_ACTIVITY
-from models.db.statement import Query, RowT
+from models.db.statement import Query, RowT, Statement
 from models.due_work import repeat
 from models.features import feature_parts
 from models.files.storage import FileStorage
+from worker.process.log_partitions import LogPartitions, PartitionCare, read_partitions
 
 _LOCK: Final = 0x6262_2E70_7572_6765
 """The advisory lock of the purge: "bb.purge" in ASCII."""
@@ -40,10 +41,10 @@ class PurgeSteps:
         values: Parameters,
         *,
         rows: int = MAX_ROWS,
-        audit: bool = False,
+        first: Statement | Query[Any] | None = None,
     ) -> None:
         """Repeats a step while it finds as many rows as it may."""
-        while len(await self.once(query, {**values, "rows": rows}, audit=audit)) == rows:
+        while len(await self.once(query, {**values, "rows": rows}, first=first)) == rows:
             pass
 
     async def once(
@@ -51,18 +52,14 @@ class PurgeSteps:
         query: Query[RowT],
         values: Parameters,
         *,
-        one_snapshot: bool = False,
-        audit: bool = False,
+        first: Statement | Query[Any] | None = None,
     ) -> list[RowT]:
         """One step. Then pauses for as long as it took, so that the purge uses half of one session
-        at most. `audit`: it may delete entries of the audit log."""
+        at most. `first`: what its transaction begins with, with the same values."""
         connection, started_at = self.connection, time.monotonic()
-        if one_snapshot or audit:
+        if first is not None:
             async with connection.transaction():
-                if one_snapshot:
-                    await execute(connection, retention.READ_ONE_SNAPSHOT, {})
-                if audit:
-                    await execute(connection, retention.ALLOW_AUDIT_PURGE, values)
+                await execute(connection, first, values)
                 rows = await fetch(connection, query, values)
         else:
             rows = await fetch(connection, query, values)
@@ -87,6 +84,7 @@ class Purger:
         self._position: dict[str, object] = dict(_START)
         """Behind which expired response the next step looks. Expired responses that others
         continue may be many; each round looks at some of them."""
+        self._partition_care = PartitionCare()
 
     async def run(self) -> None:
         """Purges at the interval. Never returns.
@@ -108,7 +106,8 @@ class Purger:
         steps = PurgeSteps(connection)
         await steps.repeat(retention.REPAIR_RESPONSES, {})
         await self._hide_expired(steps)
-        while await _delete_hidden(steps):
+        partitions = await read_partitions(steps, self._settings)
+        while await _delete_hidden(steps, partitions):
             pass
         await steps.once(retention.DELETE_OLD_WORKERS, _ROWS)
         await steps.once(retention.DELETE_RECOVERED_JOURNALS, _ROWS)
@@ -118,6 +117,7 @@ class Purger:
             await part.purge(steps, self._settings, self._storage)
         await self._delete_expired_audit(steps)
         await self._roll_up_usage(steps)
+        await self._partition_care.round(steps, partitions)
 
     async def _roll_up_usage(self, steps: PurgeSteps) -> None:
         """Sums up the usage of days and hours that have ended, then deletes old entries."""
@@ -130,14 +130,20 @@ class Purger:
         """Deletes entries of the audit log by age, if that is wanted."""
         keep = self._settings.audit.retention
         if keep is not None:
-            await steps.repeat(retention.DELETE_EXPIRED_AUDIT, {"retention": keep}, audit=True)
+            await steps.repeat(
+                retention.DELETE_EXPIRED_AUDIT,
+                {"retention": keep},
+                first=retention.ALLOW_AUDIT_PURGE,
+            )
 
     async def _hide_expired(self, steps: PurgeSteps) -> None:
         """Hides what has expired and is not kept."""
         idle_steps = 0
         while idle_steps < _MAX_IDLE_STEPS:
             values = self._position | _ROWS
-            rows = await steps.once(retention.HIDE_EXPIRED, values, one_snapshot=True)
+            rows = await steps.once(
+                retention.HIDE_EXPIRED, values, first=retention.READ_ONE_SNAPSHOT
+            )
             if not rows:
                 return
             idle_steps = 0 if rows[0].hidden else idle_steps + 1
@@ -151,15 +157,16 @@ class Purger:
                 return
 
 
-async def _delete_hidden(steps: PurgeSteps) -> bool:
+async def _delete_hidden(steps: PurgeSteps, partitions: LogPartitions) -> bool:
     """Deletes some of the hidden responses; returns whether there may be more.
 
-    First their logs, part by part: a log can be very long.
+    First their logs, part by part: a log can be very long. Not those whose partition ends soon.
     """
     ids = await steps.once(retention.DELETABLE, {"items": MAX_ROWS})
     if not ids:
         return False
     values: dict[str, object] = {"ids": Uuids(ids)}
-    while await steps.once(retention.DELETE_LOG, values | _ROWS) == [MAX_ROWS]:
+    log_values = values | partitions.left() | _ROWS
+    while await steps.once(retention.DELETE_LOG, log_values) == [MAX_ROWS]:
         pass
-    return bool(await steps.once(retention.DELETE_HIDDEN, values))
+    return bool(await steps.once(retention.DELETE_HIDDEN, values, first=retention.LEAVE_LOGS))

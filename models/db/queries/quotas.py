@@ -100,7 +100,7 @@ _ITEM_BYTES = (
     "CASE i.type WHEN 'image_generation_call' THEN i.size ELSE pg_column_size(i.payload) END"
 )
 """The image of an item counts, whether it is in its row or stored as a file."""
-_MEASURED = 2000
+_MEASURED = 500
 """Responses that are measured at a time: some milliseconds. With a parameter in its place the
 planner expects a tenth of all responses, and compiles the statement."""
 STORED_WITH_RESPONSES = Query(

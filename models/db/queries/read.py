@@ -243,7 +243,7 @@ so one row shows whether a later attempt has rewritten events up to `after`."""
 MOVED_LOGS = column(
     f"""
     SELECT t.nr::int AS nr
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:attempts AS int[])) WITH ORDINALITY
+    FROM unnest({array("ids", "uuid")}, {array("numbers", "int")}, {array("attempts", "int")}) WITH ORDINALITY
         AS t (id, number, attempt, nr)
     LEFT JOIN LATERAL (SELECT r.status FROM responses r WHERE r.id = t.id OFFSET 0) r ON true
     LEFT JOIN LATERAL (

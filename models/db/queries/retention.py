@@ -102,9 +102,9 @@ HIDE_EXPIRED = Query(
         UNION ALL
         SELECT previous.id, previous.previous_response_id
         FROM chain CROSS JOIN LATERAL (
-            SELECT r.id, r.previous_response_id FROM responses r
-            WHERE r.id = chain.previous_response_id AND {_IS_EXPIRED}
-              AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
+            SELECT r.id, r.previous_response_id
+            FROM (SELECT * FROM responses WHERE id = chain.previous_response_id OFFSET 0) r
+            WHERE {_IS_EXPIRED} AND NOT {_is_continued("AND c.id <> chain.id")} OFFSET 0
         ) previous
     ),
     hidden AS (
@@ -125,7 +125,8 @@ expired response that a kept one continues is kept: it is part of that one's his
 whose result a batch has not written yet.
 
 The chain goes from a response to the previous one. It stops at one that another kept response
-continues too. When both branches are hidden, the next call goes on there."""
+continues too. When both branches are hidden, the next call goes on there. `OFFSET 0`: while the statistics
+know of few expired responses, the planner would read all of these for each one."""
 
 _IS_DELETABLE = (
     f"r.delete_requested_at IS NOT NULL AND r.status IN {ENDED}"
@@ -150,6 +151,9 @@ DELETE_LOG = column(
     WITH part AS MATERIALIZED (
         SELECT e.response_id, e.first_number FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS t (id, nr)
         JOIN responses r ON r.id = t.id AND {_IS_DELETABLE}
+         AND NOT (r.store AND r.expires_at < statement_timestamp() AND EXISTS (
+             SELECT 1 FROM unnest(CAST(:begins AS uuid[]), CAST(:ends AS uuid[])) AS p (begins, ends)
+             WHERE r.id >= p.begins AND r.id < p.ends))
         CROSS JOIN LATERAL (SELECT * FROM event_log e WHERE e.response_id = t.id ORDER BY e.first_number LIMIT :rows) e
         ORDER BY t.nr, e.first_number LIMIT :rows
     ),
@@ -161,7 +165,11 @@ DELETE_LOG = column(
 )
 """Deletes up to `rows` rows of the logs of DELETABLE responses, each log from its beginning. A log
 without its beginning is not read any more (read.LOG_PAGE). Returns how many; fewer than `rows`: all
-these logs are empty."""
+these logs are empty, but those of stored responses that have expired, with ids in the ranges
+`begins` to `ends`, which are left to the end of their partition."""
+LEAVE_LOGS = Statement("SET LOCAL backburner.logs_are_left = 'on'")
+"""What this transaction deletes of `responses` leaves its log (the trigger
+`log_of_response_is_deleted`)."""
 
 DELETE_HIDDEN = column(
     f"""

@@ -16,8 +16,11 @@ OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
 MADE_BY_NEED = "ix_vector_store_chunks_hnsw_"
 """What the names of indexes begin with that workers make and drop
 (features/retrieval/worker_queries.py)."""
+LOG_PARTITIONS = "event_log_"
+"""What the names of the partitions of the event log begin with."""
 
 __all__ = [
+    "LOG_PARTITIONS",
     "MADE_BY_NEED",
     "OPTIONAL_COLUMNS",
     "containers",

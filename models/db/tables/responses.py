@@ -391,12 +391,20 @@ tool_calls = Table(
 event_log = Table(
     "event_log",
     metadata,
-    Column("response_id", Uuid, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column(
+        "response_id",
+        Uuid,
+        primary_key=True,
+        doc="no foreign key: to drop a partition that has one locks `responses`; a trigger deletes "
+        "the log of a deleted response",
+    ),
     Column("first_number", Integer, primary_key=True),
     required("last_number", Integer),
     required("attempt", Integer),
     required("frames", LargeBinary, "the SSE bytes that every reader receives"),
     required("stored_at", TIMESTAMP, default="clock_timestamp()"),
+    # The purge makes and drops the partitions (worker/process/log_partitions.py).
+    postgresql_partition_by="RANGE (response_id)",
 )
 
 attempts = Table(

@@ -40,7 +40,8 @@ FOREIGN_APPLICATION = f"""
 """
 TABLES = """
     SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind = 'r' AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+    WHERE c.relkind IN ('r', 'p') AND n.nspname NOT LIKE 'pg\\_%'
+      AND n.nspname <> 'information_schema'
 """
 
 

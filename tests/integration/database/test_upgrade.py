@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from sqlalchemy import create_engine
 from cli.database.migrate import migrate
 from cli.embedded.process import Process, free_port
 from models.db.schema import migrations_config, newest_revision
+from models.ids import new_uuid
 from tests.support.api import Api, until
 from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
 from tests.support.stack import (
@@ -113,7 +115,7 @@ _COLUMNS = """
     SELECT a.attrelid::regclass::text, a.attname, format_type(a.atttypid, a.atttypmod),
            NOT a.attnotnull, a.atthasdef OR a.attidentity <> ''
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-    WHERE c.relnamespace = 'backburner'::regnamespace AND c.relkind = 'r'
+    WHERE c.relnamespace = 'backburner'::regnamespace AND c.relkind IN ('r', 'p')
       AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -164,6 +166,42 @@ async def test_the_migrations_after_0_1_0_are_additive(
                 connection.execute(f"ALTER TABLE responses {change}".encode())
                 found = {name for _, name in _not_additive(after, _columns(connection))}
                 assert found == expected, change
+
+
+_STORED = """
+    WITH made AS (
+        INSERT INTO responses (id, project_id, status, background, store, model, parameters,
+                               created_at, expires_at, deadline, enqueued_at)
+        SELECT id, (SELECT id FROM projects), 'completed', true, true, 'm', '{}', now(), now(),
+               now(), now()
+        FROM unnest(%s::uuid[]) id RETURNING id)
+    INSERT INTO event_log (response_id, first_number, last_number, attempt, frames)
+    SELECT id, 0, 1, 1, 'frame' FROM made
+"""
+
+
+async def test_stored_logs_become_the_first_partition(
+    released_databases: ReleasedDatabases,
+) -> None:
+    """Also where a clock was wrong; a migration that was killed goes on. A statement of 0.1.0 that
+    deletes a response still deletes its log."""
+    dsn = await released_databases.create_copy()
+    ahead = UUID(int=new_uuid().int + (400 * 86_400_000 << 80))
+    ids = [new_uuid(), new_uuid(), ahead]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("INSERT INTO projects (id, name) VALUES (gen_random_uuid(), 'p')")
+        connection.execute(_STORED, [ids])
+        connection.execute(
+            "ALTER TABLE event_log ADD CONSTRAINT ck_event_log_end"
+            " CHECK (response_id <> gen_random_uuid()) NOT VALID"
+        )
+        await asyncio.to_thread(migrate, dsn)
+        stored = "SELECT tableoid::regclass::text, response_id FROM event_log ORDER BY response_id"
+        assert connection.execute(stored).fetchall() == [("event_log_first", each) for each in ids]
+        connection.execute("DELETE FROM responses WHERE id = %s", [ids[0]])
+        assert connection.execute(stored).fetchall() == [
+            ("event_log_first", each) for each in ids[1:]
+        ]
 
 
 async def _start_released(own_stack: Stack, folder: Path) -> tuple[Service, Service]:

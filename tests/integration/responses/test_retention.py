@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from models.config.groups import WorkerSettings
+from models.db.arrays import Uuids
 from models.db.database import connect, fetch, open_pool
 from models.db.queries import end as end_queries
 from models.db.queries import read, retention
@@ -278,7 +279,7 @@ async def test_a_long_log_is_deleted_in_parts_and_its_readers_never_see_a_part_o
     )
     page = {"id": response, "after": 7000, "attempt": 1, "page": 64, "bytes": 4096}
     assert len(await fetch(database.pool, read.LOG_PAGE, page)) == 64
-    parts = {"ids": [response], "rows": 5000}
+    parts = {"ids": [response], "rows": 5000, "begins": Uuids([]), "ends": Uuids([])}
     assert await fetch(database.pool, retention.DELETE_LOG, parts) == [5000]
     assert await fetch(database.pool, read.LOG_PAGE, page) == []
     assert await _purge(database) == {response}

@@ -6,21 +6,26 @@ from openai.types import Batch, BatchError
 from openai.types.batch_request_counts import BatchRequestCounts
 from openai.types.batch_usage import BatchUsage
 
-from features.batches.batch_store import batch_object
 from features.batches.lines import ENDPOINTS
 from features.batches.queries import BatchRow
+from features.batches.web import batch_object
 from features.files import document as files
 from features.reference import examples
-from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
 from features.reference.schemas import (
+    PAGING,
     SECONDS,
     STRING,
     Deployment,
+    Json,
+    about_id,
     id_of,
     list_of,
     matching,
     one_of_texts,
+    operation,
     page_of,
+    request_body,
+    response,
     sdk_object,
     strict,
 )

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import orjson
 
-from features.proxy.checks import RequestChecks, require_served_model, within_highest_tier
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
+from features.proxy.requests import RequestChecks, require_served_model, within_highest_tier
 from models.config.routes import Routes
 from models.db.queries.api_keys import ApiKey
 from models.db.queries.create import NewRow

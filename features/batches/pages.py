@@ -8,8 +8,14 @@ from starlette.responses import Response
 from features.batches import batch_contents, service
 from features.batches import queries as statements
 from features.batches.batch_contents import FILES, find_batch
-from features.batches.failed_lines import FailedLines, read_failed
-from features.batches.retry import BatchFiles, BatchNotRetried, refusal, retry_failed
+from features.batches.retry import (
+    BatchFiles,
+    BatchNotRetried,
+    FailedLines,
+    read_failed,
+    refusal,
+    retry_failed,
+)
 from features.console.access import EVERYONE
 from features.console.page import (
     Change,

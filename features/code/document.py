@@ -3,25 +3,23 @@
 from openai.types import ContainerRetrieveResponse
 from openai.types.containers import FileRetrieveResponse
 
-from features.code.access import NEW_CONTAINER
-from features.reference.parts import (
+from features.code.web import NEW_CONTAINER
+from features.reference.schemas import (
+    BYTES,
     PAGING,
+    STRING,
+    Deployment,
     Json,
     about_id,
+    array_of,
+    deleted,
     form_body,
+    id_of,
     operation,
+    page_of,
     raw_response,
     request_body,
     response,
-)
-from features.reference.schemas import (
-    BYTES,
-    STRING,
-    Deployment,
-    array_of,
-    deleted,
-    id_of,
-    page_of,
     sdk_object,
     strict,
 )

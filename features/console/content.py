@@ -37,7 +37,7 @@ _LISTED_ITEMS = 60
 _RELATED_ITEMS = 10
 """Of input and output of a response before this one."""
 _MAX_SIZE = 1024 * 1024
-"""Of all items of a page together (models/wire/json_values.py)."""
+"""Of all items of a page together (models/wire/json_input.py)."""
 _IMAGES = 4
 """Large images behind which the next items of a page are read."""
 _MAX_ITEM_SIZE = 8 * 1024 * 1024

@@ -4,9 +4,20 @@ from openai.types.conversations import Conversation
 
 from features.reference import examples
 from features.reference.document import INCLUDE
-from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
 from features.reference.response_schema import CONVERSATION_ID
-from features.reference.schemas import Deployment, array_of, deleted, page_of, sdk_object
+from features.reference.schemas import (
+    PAGING,
+    Deployment,
+    Json,
+    about_id,
+    array_of,
+    deleted,
+    operation,
+    page_of,
+    request_body,
+    response,
+    sdk_object,
+)
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
 from models.wire.conversation import MAX_ADDED_ITEMS, conversation_object

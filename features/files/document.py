@@ -15,28 +15,26 @@ from features.files.objects import (
 from features.files.routes import LIST_SIZES, MAX_PAGE
 from features.files.uploads import MAX_PARTS
 from features.reference import examples
-from features.reference.parts import (
+from features.reference.schemas import (
+    BYTES,
     PAGING,
+    STRING,
+    Deployment,
     Json,
     about_id,
+    array_of,
+    deleted,
     form_body,
     header_parameter,
+    id_of,
+    integer,
+    one_of_texts,
     operation,
+    page_of,
     query_parameter,
     raw_response,
     request_body,
     response,
-)
-from features.reference.schemas import (
-    BYTES,
-    STRING,
-    Deployment,
-    array_of,
-    deleted,
-    id_of,
-    integer,
-    one_of_texts,
-    page_of,
     sdk_object,
 )
 from models.db.queries.file_contents import FileRow

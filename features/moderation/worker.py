@@ -12,8 +12,14 @@ from typing import Any
 import structlog
 
 from features.moderation.answers import NoModeration, Result, failed, merged, results_in, unflagged
-from features.moderation.policy import ModerationPolicy, moderated_by_upstreams
-from features.moderation.texts import EventTexts, images_of, pieces, texts_of
+from features.moderation.policy import (
+    EventTexts,
+    ModerationPolicy,
+    images_of,
+    moderated_by_upstreams,
+    pieces,
+    texts_of,
+)
 from features.usage_entries import FeatureCall, count_call
 from models.config.feature_groups import ModerationSettings
 from models.errors import Deferred, LimitReached, RunError, UpstreamFailed

@@ -3,16 +3,19 @@
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from features.reference.document import UPSTREAM_STATUSES
 from features.reference.meaning import PARAMETERS, STATUSES
-from features.reference.parts import (
+from features.reference.schemas import (
     EVENT_STREAM,
     FORM,
     JSON,
+    OBJECT,
+    STRING,
+    Deployment,
     Json,
+    described,
     operation,
     raw_response,
     request_body,
 )
-from features.reference.schemas import OBJECT, STRING, Deployment, described
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 
 CODES = {

@@ -10,7 +10,7 @@ from typing import IO
 import structlog
 from starlette.types import Message, Receive
 
-from features.files.form_parser import (
+from features.files.form import (
     FileBegin,
     FileData,
     FormEvent,

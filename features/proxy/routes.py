@@ -7,11 +7,16 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from features.files.form_parser import FormParser, form_boundary
-from features.proxy.checks import RequestChecks, require_served_model, within_highest_tier
+from features.files.form import FormParser, form_boundary
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from features.proxy.forms import FormRequest, Spool
-from features.proxy.requests import JsonRequest, ProxiedRequest
+from features.proxy.requests import (
+    JsonRequest,
+    ProxiedRequest,
+    RequestChecks,
+    require_served_model,
+    within_highest_tier,
+)
 from features.proxy.response import ProxiedCall, ProxiedResponse
 from features.proxy.web import Proxy
 from models.db.queries.api_keys import ApiKey

@@ -5,16 +5,6 @@ from openai.types.vector_store_search_response import Content
 from openai.types.vector_stores import VectorStoreFile, VectorStoreFileBatch
 
 from features.files import document as files
-from features.reference.parts import (
-    Json,
-    about_id,
-    operation,
-    page_order,
-    page_size,
-    query_parameter,
-    request_body,
-    response,
-)
 from features.reference.schemas import (
     BOOLEAN,
     SECONDS,
@@ -22,6 +12,8 @@ from features.reference.schemas import (
     STRING,
     STRINGS,
     Deployment,
+    Json,
+    about_id,
     array_of,
     deleted,
     described,
@@ -29,7 +21,13 @@ from features.reference.schemas import (
     integer,
     numbered_page_of,
     one_of_texts,
+    operation,
     page_of,
+    page_order,
+    page_size,
+    query_parameter,
+    request_body,
+    response,
     sdk_object,
     strict,
     text,

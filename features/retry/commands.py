@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.option_groups import with_groups
-from cli.options import AsJson, Data
+from cli.options import AsJson, Data, with_groups
 from cli.output import print_result, print_status, table
 from features.operator.connection import (
     EXIT_CODES_HELP,

@@ -3,8 +3,16 @@
 from features.reference import examples
 from features.reference.document import UPSTREAM_STATUSES
 from features.reference.meaning import PARAMETERS
-from features.reference.parts import Json, operation, request_body, response
-from features.reference.schemas import Deployment, array_of, described, strict
+from features.reference.schemas import (
+    Deployment,
+    Json,
+    array_of,
+    described,
+    operation,
+    request_body,
+    response,
+    strict,
+)
 from features.retry.body import CHANGEABLE
 from models.wire.api_schema import Schema, const, nullable
 from models.wire.without_effect import HEADER as IGNORED_HEADER

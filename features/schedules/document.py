@@ -5,17 +5,22 @@ from typing import Final
 from uuid import UUID
 
 from features.reference import examples
-from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
 from features.reference.schemas import (
     OBJECT,
+    PAGING,
     SECONDS,
     STRING,
     Deployment,
+    Json,
+    about_id,
     array_of,
     deleted,
     id_of,
     one_of_texts,
+    operation,
     page_of,
+    request_body,
+    response,
     strict,
     text,
 )

@@ -3,22 +3,26 @@
 from uuid import UUID
 
 from features.reference import examples
-from features.reference.parts import PAGING, Json, operation, request_body, response
 from features.reference.response_schema import RESPONSE_ID
 from features.reference.schemas import (
     OBJECT,
+    PAGING,
     SECONDS,
     STRING,
     Deployment,
+    Json,
     array_of,
     described,
     id_of,
     one_of_texts,
+    operation,
     page_of,
+    request_body,
+    response,
     strict,
 )
 from features.steering.queries import SteerRow
-from features.steering.steer_store import steer_object
+from features.steering.web import steer_object
 from models.ids import STEER
 from models.wire.api_schema import Schema, const, nullable, object_schema
 from models.wire.items import input_schema

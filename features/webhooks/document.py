@@ -1,23 +1,27 @@
 """Webhook endpoints and their deliveries in the document (docs/webhooks.md)."""
 
-from features.reference.parts import Json, about_id, operation, query_parameter, response
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
     SECONDS,
     STRING,
     Deployment,
+    Json,
+    about_id,
     array_of,
     deleted,
     integer,
     one_of_texts,
+    operation,
     page_of,
+    query_parameter,
+    response,
     strict,
 )
 from features.tenants.document import NAME, admin_change, admin_list, admin_operations
-from features.webhooks.endpoints import DELIVERY_STATES
 from features.webhooks.events import EventType
 from features.webhooks.routes import ADMIN_SUFFIX, MAX_OVERLAP
+from features.webhooks.web import DELIVERY_STATES
 from models.ids import EVENT, WEBHOOK_ENDPOINT
 from models.wire.api_schema import Schema, const, nullable, object_schema
 

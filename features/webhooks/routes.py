@@ -20,10 +20,9 @@ from features.tenants.bodies import (
     texts_field,
 )
 from features.tenants.service import project_of_id
-from features.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
 from features.webhooks.events import EventType
 from features.webhooks.service import EndpointFields, EndpointProject
-from features.webhooks.web import Webhooks
+from features.webhooks.web import DELIVERY_STATES, WebhookEndpoints, Webhooks
 from models.errors import InvalidRequest
 from models.projects.policy import ProjectPolicy
 from models.wire.checks.faults import missing, wrong_type

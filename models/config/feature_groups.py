@@ -9,7 +9,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from models.allowed_hosts import allowed_hosts
 from models.config.values import (
     EMPTY_IS_UNSET,
     Bytes,
@@ -20,6 +19,7 @@ from models.config.values import (
     Secret,
     TextList,
 )
+from models.hosts import allowed_hosts
 
 _MIN_TOKEN = 16
 _PATH = r"(/[A-Za-z0-9._~-]+)*"

@@ -25,7 +25,7 @@ from typing import Any
 from models.db.statement import Query
 from models.lifecycle import TERMINAL, TRANSITIONS, OperatorStatus
 from models.windows import WINDOW_OF_LANE
-from models.wire.json_values import VALUE_SIZE
+from models.wire.json_input import VALUE_SIZE
 
 
 def sql_list(values: Iterable[str]) -> str:
@@ -173,7 +173,7 @@ read it. One of a project with zero retention is kept for `kept_for`."""
 
 
 def json_size(text: str) -> str:
-    """The size of JSON, as in models/wire/json_values.py. `text`: an expression for its text."""
+    """The size of JSON, as in models/wire/json_input.py. `text`: an expression for its text."""
     without = " - ".join(f"octet_length(replace({text}, '{mark}', ''))" for mark in ",[{")
     return f"octet_length({text}) + CAST({VALUE_SIZE} AS bigint) * (3 * octet_length({text}) - {without})"
 

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from features.batches import queries as batches
 from features.batches import service
-from features.batches.expander import Expander
-from features.batches.forwarded import PrepareForwarded
+from features.batches.expander import Expander, PrepareForwarded
 from features.batches.lines import ENDPOINTS
 from features.batches.queries import BatchRow
 from features.files.queries import FIND_FILE, LOCK_PROJECT

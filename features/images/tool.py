@@ -11,9 +11,17 @@ from uuid import UUID
 
 import structlog
 
-from features.images.answers import NoImage, decoded, kind_of, too_large
 from features.images.stored import find_image, store_image
-from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
+from features.images.upstream import (
+    ImageRequest,
+    ImageUpstreams,
+    InputImage,
+    MadeImage,
+    NoImage,
+    decoded,
+    kind_of,
+    too_large,
+)
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
 from models.egress import EgressPolicy, EgressRefused

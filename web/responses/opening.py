@@ -23,11 +23,10 @@ from models.wire.events import (
     frame,
 )
 from models.wire.json_input import encoded_size
-from models.wire.opening import opening_frames
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
-from models.wire.response import ResponseFacts, filter_items, response_object
+from models.wire.response import ResponseFacts, filter_items, opening_frames, response_object
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import psycopg
 import pytest
 
-from features.proxy import proxied_usage as usage
+from features.proxy import web as usage
 from models.db.database import Pool, execute, fetch
 from models.db.queries.api_keys import ApiKey
 from models.db.statement import Statement, column

@@ -16,16 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from cli.demo_upstream.replies import (
-    WORD_DELAYS,
-    BadRequest,
-    Call,
-    embeddings_of,
-    parse,
-    reply_to,
-    split_words,
-    usage_of,
-)
+from cli.demo_upstream import replies
 from models import logs
 
 
@@ -34,11 +25,11 @@ class Completion:
     time."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        self._reply = reply_to(body)
-        self._usage = usage_of(body, self._reply)
+        self._reply = replies.reply_to(body)
+        self._usage = replies.usage_of(body, self._reply)
         self._is_streamed = bool(body.get("stream"))
         self._include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        self._word_delay = WORD_DELAYS[body["model"]]
+        self._word_delay = replies.WORD_DELAYS[body["model"]]
         self._head = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
@@ -103,12 +94,12 @@ class Completion:
                 "usage": self._usage,
             }
 
-    def _call_chunks(self, call: Call) -> Iterator[dict[str, Any]]:
+    def _call_chunks(self, call: replies.Call) -> Iterator[dict[str, Any]]:
         function = {"name": call.name, "arguments": ""}
         yield self._chunk(
             {"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]}
         )
-        for piece in split_words(call.arguments):
+        for piece in replies.split_words(call.arguments):
             yield self._chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
@@ -148,20 +139,20 @@ async def create_completion(request: Request) -> Response | Completion:
     A Completion needs less memory than Starlette's StreamingResponse.
     """
     try:
-        body = parse(await request.body())
-    except BadRequest as error:
+        body = replies.parse(await request.body())
+    except replies.BadRequest as error:
         return envelope(400, str(error), None)
-    if body["model"] not in WORD_DELAYS:
+    if body["model"] not in replies.WORD_DELAYS:
         return unknown_model(body["model"])
     return Completion(body)
 
 
 async def create_embeddings(request: Request) -> Response:
     try:
-        body = embeddings_of(await request.body())
-    except BadRequest as error:
+        body = replies.embeddings_of(await request.body())
+    except replies.BadRequest as error:
         return envelope(400, str(error), None)
-    if body["model"] not in WORD_DELAYS:
+    if body["model"] not in replies.WORD_DELAYS:
         return unknown_model(body["model"])
     return as_json(body)
 
@@ -169,7 +160,7 @@ async def create_embeddings(request: Request) -> Response:
 def unknown_model(model: str) -> Response:
     return envelope(
         404,
-        f"The model `{model}` does not exist; the demo has {', '.join(WORD_DELAYS)}.",
+        f"The model `{model}` does not exist; the demo has {', '.join(replies.WORD_DELAYS)}.",
         "model_not_found",
     )
 
@@ -178,7 +169,7 @@ async def list_models(request: Request) -> Response:
     del request
     entries = [
         {"id": name, "object": "model", "created": 0, "owned_by": "backburner-demo"}
-        for name in WORD_DELAYS
+        for name in replies.WORD_DELAYS
     ]
     return as_json({"object": "list", "data": entries})
 

@@ -15,16 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from features.batches.queries import (
-    COLLECT,
-    ENDED_RESPONSES,
-    NUMBER_PART,
-    READY_LINES,
-    SET_OUTPUT_FILE,
-    UNEXPANDED_LINES,
-    EndedResponse,
-    ReadyLine,
-)
+from features.batches import queries
 from features.batches.take_queries import TakenBatch
 from features.batches.work import GROUPS_OF_A_SLICE, LEASE, Outcome
 from models.config.settings import Settings
@@ -83,7 +74,9 @@ class Results:
 
 
 def results_of(
-    lines: Sequence[ReadyLine], responses: Mapping[UUID, EndedResponse], ending: str | None
+    lines: Sequence[queries.ReadyLine],
+    responses: Mapping[UUID, queries.EndedResponse],
+    ending: str | None,
 ) -> Results:
     """The results of these lines. `responses`: those that the lines name, without deleted ones;
     `ending`: the terminal status that the batch will have, if it is not `completed`. Too slow for
@@ -96,8 +89,8 @@ def results_of(
 
 def _add(
     results: Results,
-    line: ReadyLine,
-    responses: Mapping[UUID, EndedResponse],
+    line: queries.ReadyLine,
+    responses: Mapping[UUID, queries.EndedResponse],
     ending: str | None,
 ) -> None:
     if line.error is not None:
@@ -123,7 +116,7 @@ def _add(
         results.error.append(_failed(response, line.custom_id))
 
 
-def _failed(response: EndedResponse, custom_id: str) -> bytes:
+def _failed(response: queries.EndedResponse, custom_id: str) -> bytes:
     """The answer that a foreground request would have had."""
     error, failure = response.error or {}, response.failure or {}
     code = failure.get("code") or error.get("code")
@@ -206,12 +199,12 @@ class Collection:
             lines = await self._lines(batch)
         return Outcome.WAITS if left > 0 else Outcome.COMPLETE
 
-    async def _lines(self, batch: TakenBatch) -> list[ReadyLine]:
+    async def _lines(self, batch: TakenBatch) -> list[queries.ReadyLine]:
         """The next lines whose results can be written: not many, and not large ones together."""
         values = {"id": batch.id, "rows": _MAX_LINES}
-        lines = await fetch(self._pool, READY_LINES, values)
+        lines = await fetch(self._pool, queries.READY_LINES, values)
         if not lines and batch.ending is not None:
-            lines = await fetch(self._pool, UNEXPANDED_LINES, values)
+            lines = await fetch(self._pool, queries.UNEXPANDED_LINES, values)
         size, count = 0, 0
         for line in lines:
             size += line.size
@@ -232,9 +225,11 @@ class Collection:
         del self._waiting_since[batch.id]
         return True
 
-    async def _write(self, batch: TakenBatch, files: "_Files", lines: list[ReadyLine]) -> None:
+    async def _write(
+        self, batch: TakenBatch, files: "_Files", lines: list[queries.ReadyLine]
+    ) -> None:
         ids = [line.response_id for line in lines if line.response_id is not None]
-        rows = await fetch(self._pool, ENDED_RESPONSES, {"ids": Uuids(ids)}) if ids else []
+        rows = await fetch(self._pool, queries.ENDED_RESPONSES, {"ids": Uuids(ids)}) if ids else []
         images = ResponseImages(self._pool, self._storage)
         responses = {
             row.id: replace(row, items=await images.filled(batch.project_id, row.items or ()))
@@ -262,7 +257,7 @@ class Collection:
         files: "_Files",
         parts: dict[str, UUID],
         results: Results,
-        lines: Sequence[ReadyLine],
+        lines: Sequence[queries.ReadyLine],
     ) -> None:
         """Makes the parts content and the lines collected, both or nothing."""
         values: dict[str, object] = {
@@ -280,9 +275,9 @@ class Collection:
         async with self._pool.connection() as connection, connection.transaction():
             for kind, part in parts.items():
                 numbered = {"part": part, "number": files.parts[kind] + 1}
-                if not await fetch(connection, NUMBER_PART, numbered):
+                if not await fetch(connection, queries.NUMBER_PART, numbered):
                     raise _Collected
-            if await fetch(connection, COLLECT, values) != [len(lines)]:
+            if await fetch(connection, queries.COLLECT, values) != [len(lines)]:
                 raise _Collected
         for kind in parts:
             files.parts[kind] += 1
@@ -296,7 +291,7 @@ class Collection:
             "lifetime": batch.output_lifetime or self._retention,
             "open_until": batch.expires_at + _OPEN_AFTER,
         }
-        if not await fetch(self._pool, SET_OUTPUT_FILE[kind], values):
+        if not await fetch(self._pool, queries.SET_OUTPUT_FILE[kind], values):
             raise _Collected
         files.ids[kind] = file
         return file

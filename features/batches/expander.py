@@ -22,6 +22,7 @@ import orjson
 import psycopg
 import structlog
 
+from features.batches import work
 from features.batches.lines import (
     RESPONSES,
     InputLine,
@@ -39,17 +40,6 @@ from features.batches.take_queries import (
     SET_EXPANDED,
     TAKE_TO_EXPAND,
     ExpandedBatch,
-)
-from features.batches.work import (
-    CRASHED,
-    GROUPS_OF_A_SLICE,
-    LEASE,
-    MAX_CRASHES,
-    NO_PAUSE,
-    PAUSE,
-    fail,
-    read_input,
-    work_on_batches,
 )
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from features.proxy.requests import RequestChecks, require_served_model, within_highest_tier
@@ -224,7 +214,7 @@ class Expander:
 
     async def run(self, poll: DuePoll) -> None:
         """Expands until it is cancelled. `poll`: finds due batches."""
-        await work_on_batches(
+        await work.work_on_batches(
             self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, EXPANSION_IS_DUE, self._try, poll
         )
 
@@ -233,20 +223,20 @@ class Expander:
             has_more = await self._expand(batch)
         except QuotaExceeded:
             return _PAUSE_OF_QUOTA
-        return NO_PAUSE if has_more else PAUSE
+        return work.NO_PAUSE if has_more else work.PAUSE
 
     async def _expand(self, batch: ExpandedBatch) -> bool:
         """Expands a slice of the lines, or as many as may be open; whether more can be expanded.
         Raises InputGone, QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE
         names."""
-        if batch.crashes >= MAX_CRASHES:
-            await fail(self._pool, batch.id, CRASHED)
+        if batch.crashes >= work.MAX_CRASHES:
+            await work.fail(self._pool, batch.id, work.CRASHED)
             return False
         room = self._settings.batches.open - batch.open
         if room <= 0:
             return False
         found = batch.project_id, batch.input_file_id
-        chunks = await read_input(self._pool, self._storage, *found, batch.expanded_bytes)
+        chunks = await work.read_input(self._pool, self._storage, *found, batch.expanded_bytes)
         keys = await fetch_idempotent(self._pool, FIND_API_KEY_BY_ID, {"id": batch.api_key_id})
         key = keys[0] if keys else None
         start, groups = batch.expanded_bytes, 0
@@ -260,7 +250,7 @@ class Expander:
                     return False
                 start, groups = lines[-1].end, groups + 1
                 room -= sum(not is_blank(line) for line in lines)
-                if room < _MAX_LINES or groups == GROUPS_OF_A_SLICE:
+                if room < _MAX_LINES or groups == work.GROUPS_OF_A_SLICE:
                     return room >= _MAX_LINES
         return False
 
@@ -331,7 +321,7 @@ class Expander:
             "to_line": last.number,
             "to_byte": last.end,
             "requests": len(made),
-            "lease": LEASE,
+            "lease": work.LEASE,
         }
         expanded = {
             "id": batch.id,

@@ -6,15 +6,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from features.batches import queries as statements
-from features.batches import service
-from features.batches.retry import (
-    BatchFiles,
-    BatchNotRetried,
-    FailedLines,
-    read_failed,
-    refusal,
-    retry_failed,
-)
+from features.batches import retry, service
 from features.console.access import EVERYONE
 from features.console.page import (
     HEADERS,
@@ -140,7 +132,7 @@ async def show(visit: Visit) -> Response:
         failed=failed,
         stored=await _stored(visit, failed),
         problem=problem,
-        refusal=refusal(batch),
+        refusal=retry.refusal(batch),
     )
 
 
@@ -151,7 +143,7 @@ def _file(batch: statements.ListedBatch, kind: str) -> str | None:
 
 async def _failed_lines(
     visit: Visit, batch: statements.ListedBatch
-) -> tuple[FailedLines | None, str | None]:
+) -> tuple[retry.FailedLines | None, str | None]:
     """The first failed requests, or why they cannot be read."""
     storage = visit.state.storage
     if batch.error_file_id is None or storage is None:
@@ -160,12 +152,12 @@ async def _failed_lines(
     if not parts:
         return None, "Its error file was deleted." if batch.has_ended else None
     try:
-        return await read_failed(storage, parts), None
+        return await retry.read_failed(storage, parts), None
     except StorageError as error:
         return None, f"The failed requests cannot be read now: {error}."
 
 
-async def _stored(visit: Visit, failed: FailedLines | None) -> set[UUID]:
+async def _stored(visit: Visit, failed: retry.FailedLines | None) -> set[UUID]:
     """The responses of failed requests that are still there."""
     if failed is None:
         return set()
@@ -176,17 +168,17 @@ async def _stored(visit: Visit, failed: FailedLines | None) -> set[UUID]:
 async def _retry(visit: Visit, fields: QueryParams) -> Change:
     """Makes a new batch of the failed requests of one."""
     batch = await find_batch(visit, fields.get("id", ""))
-    if (reason := refusal(batch)) is not None:
+    if (reason := retry.refusal(batch)) is not None:
         raise _not_retried(reason)
     if visit.state.storage is None:
         raise _not_retried("this server stores no files any more")
-    files = BatchFiles(visit.state.storage, visit.state.settings.files)
+    files = retry.BatchFiles(visit.state.storage, visit.state.settings.files)
     before = "" if batch.retried_by is None else f" {batch_id(batch.retried_by)} did so before."
 
     async def make(connection: Connection) -> Made:
         try:
-            made = await retry_failed(connection, files, batch, visit.actor)
-        except BatchNotRetried as refused:
+            made = await retry.retry_failed(connection, files, batch, visit.actor)
+        except retry.BatchNotRetried as refused:
             raise _not_retried(refused) from None
         except (StorageError, TimeoutError) as error:
             raise PageError(503, "Files cannot be read", f"The storage says: {error}.") from None

@@ -24,14 +24,7 @@ from models.db.queries.file_contents import FileRow
 from models.db.queries.quotas import COUNTED_BATCHES
 from models.errors import InvalidRequest, NotFound
 from models.ids import batch_id, file_id, new_uuid, parse_batch_id, parse_file_id
-from models.wire.checks.basic import (
-    Check,
-    Choice,
-    Integer,
-    Record,
-    String,
-    checked_fields,
-)
+from models.wire.checks import basic
 from models.wire.checks.faults import shorten, unknown_parameter
 from models.wire.checks.parameters import METADATA
 from web.http.json_responses import list_envelope
@@ -40,13 +33,13 @@ from web.idempotency.creates import note_made
 from web.state import AppState, Feature
 
 _REQUIRED = ("input_file_id", "endpoint", "completion_window")
-_FIELDS: Mapping[str, Check] = {
-    "input_file_id": String(),
-    "endpoint": Choice(*ENDPOINTS),
-    "completion_window": String(),
+_FIELDS: Mapping[str, basic.Check] = {
+    "input_file_id": basic.String(),
+    "endpoint": basic.Choice(*ENDPOINTS),
+    "completion_window": basic.String(),
     "metadata": METADATA,
-    "output_expires_after": Record(
-        {"anchor": Choice("created_at"), "seconds": Integer(3600, 2_592_000)}
+    "output_expires_after": basic.Record(
+        {"anchor": basic.Choice("created_at"), "seconds": basic.Integer(3600, 2_592_000)}
     ),
 }
 """`seconds` as OpenAI documents them."""
@@ -65,7 +58,7 @@ class BatchStore:
     async def create(self, key: ApiKey, body: Any) -> dict[str, Any]:
         """Stores a batch; returns the Batch object. Its input is checked by a worker. Raises
         InvalidRequest, NotFound for its file, or QuotaExceeded."""
-        fields = checked_fields(body, _FIELDS, _REQUIRED)
+        fields = basic.checked_fields(body, _FIELDS, _REQUIRED)
         window = self._window(fields["completion_window"])
         metadata, expiry = fields.get("metadata"), fields.get("output_expires_after", {})
         for name in body["output_expires_after"] if expiry else ():

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from redis.asyncio import Redis
 
+from features.batches import queries, work
 from features.batches.collection import Collection
 from features.batches.lines import (
     CheckedLines,
@@ -27,30 +28,7 @@ from features.batches.lines import (
     group_lines,
     read_lines,
 )
-from features.batches.queries import (
-    ADD_LINES,
-    CANCEL_LINES,
-    DELETE_LINES,
-    END_BATCH,
-    END_VALIDATION,
-    INSERT_LINES,
-    MAX_ERRORS,
-    MAX_MODELS,
-    MOVE_VALIDATION,
-)
 from features.batches.take_queries import BATCH_IS_DUE, RELEASE_BATCH, TAKE_BATCH, TakenBatch
-from features.batches.work import (
-    CRASHED,
-    GROUPS_OF_A_SLICE,
-    LEASE,
-    MAX_CRASHES,
-    NO_PAUSE,
-    PAUSE,
-    Outcome,
-    fail,
-    read_input,
-    work_on_batches,
-)
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts
 from models.db.database import Json, Pool, fetch
@@ -74,26 +52,26 @@ class Validation:
         self._pool = pool
         self._storage = storage
 
-    async def run(self, batch: TakenBatch) -> Outcome:
+    async def run(self, batch: TakenBatch) -> work.Outcome:
         """Checks a slice of the input from where it was checked last, or to its end, or until there
         are too many errors. Raises InputGone, StorageError, and what DATABASE_UNAVAILABLE names."""
         position, groups = batch.validated_bytes, 0
         found = batch.project_id, batch.input_file_id
-        content = await read_input(self._pool, self._storage, *found, position)
+        content = await work.read_input(self._pool, self._storage, *found, position)
         async with aclosing(content) as chunks:
             lines = read_lines(chunks, batch.validated_lines, position, self._settings.line)
             async for group in group_lines(lines):
                 checked = await asyncio.to_thread(check_lines, group, batch.endpoint, self._limits)
                 is_over = await self._store(batch, position, group, checked)
                 if is_over is None:
-                    return Outcome.WAITS
+                    return work.Outcome.WAITS
                 position, groups = group[-1].end, groups + 1
                 if is_over:
                     break
-                if groups == GROUPS_OF_A_SLICE:
-                    return Outcome.MORE
+                if groups == work.GROUPS_OF_A_SLICE:
+                    return work.Outcome.MORE
         await self._end(batch, position)
-        return Outcome.WAITS
+        return work.Outcome.WAITS
 
     async def _store(
         self,
@@ -111,45 +89,49 @@ class Validation:
             "to_byte": group[-1].end,
             "model": checked.model,
             "models": Texts(list(checked.models)),
-            "max_models": MAX_MODELS,
-            "lease": LEASE,
+            "max_models": queries.MAX_MODELS,
+            "lease": work.LEASE,
         }
         async with self._pool.connection() as connection, connection.transaction():
-            if not await fetch(connection, MOVE_VALIDATION, moved):
+            if not await fetch(connection, queries.MOVE_VALIDATION, moved):
                 return None
             new = {
                 "id": batch.id,
                 "lines": Ints(checked.numbers),
                 "custom_ids": Texts(checked.custom_ids),
             }
-            stored = set(await fetch(connection, INSERT_LINES, new))
+            stored = set(await fetch(connection, queries.INSERT_LINES, new))
             errors = checked.errors + [
                 duplicate(custom_id).at(number)
                 for number, custom_id in zip(checked.numbers, checked.custom_ids, strict=True)
                 if number not in stored
             ]
             errors.sort(key=_line)
-            values = {"id": batch.id, "added": len(stored), "errors": Json(errors[:MAX_ERRORS])}
-            [now] = await fetch(connection, ADD_LINES, values)
+            values = {
+                "id": batch.id,
+                "added": len(stored),
+                "errors": Json(errors[: queries.MAX_ERRORS]),
+            }
+            [now] = await fetch(connection, queries.ADD_LINES, values)
             if now.total > self._settings.requests:
                 too_many = InvalidLine(
                     "too_many_tasks",
                     f"The batch has more than {self._settings.requests} requests.",
                 ).at(None)
                 values = {"id": batch.id, "added": 0, "errors": Json([too_many])}
-                await fetch(connection, ADD_LINES, values)
-        return now.total > self._settings.requests or now.errors >= MAX_ERRORS
+                await fetch(connection, queries.ADD_LINES, values)
+        return now.total > self._settings.requests or now.errors >= queries.MAX_ERRORS
 
     async def _end(self, batch: TakenBatch, position: int) -> None:
         values = {"id": batch.id, "from_byte": position, "errors": None}
         if not await self._has_requests(batch):
             empty = InvalidLine("empty_file", "The input file has no requests.").at(None)
             values["errors"] = Json([empty])
-        await fetch(self._pool, END_VALIDATION, values)
+        await fetch(self._pool, queries.END_VALIDATION, values)
 
     async def _has_requests(self, batch: TakenBatch) -> bool:
         values = {"id": batch.id, "added": 0, "errors": Json([])}
-        [now] = await fetch(self._pool, ADD_LINES, values)
+        [now] = await fetch(self._pool, queries.ADD_LINES, values)
         return now.total > 0
 
 
@@ -175,16 +157,18 @@ class BatchProgress:
 
     async def run(self, poll: DuePoll) -> None:
         """Works until it is cancelled. `poll`: finds due batches."""
-        await work_on_batches(self._pool, TAKE_BATCH, RELEASE_BATCH, BATCH_IS_DUE, self._try, poll)
+        await work.work_on_batches(
+            self._pool, TAKE_BATCH, RELEASE_BATCH, BATCH_IS_DUE, self._try, poll
+        )
 
     async def _try(self, batch: TakenBatch) -> timedelta:
         outcome = await self._work_on(batch)
-        if outcome is Outcome.COMPLETE:
+        if outcome is work.Outcome.COMPLETE:
             await self._end(batch)
-        return NO_PAUSE if outcome is Outcome.MORE else PAUSE
+        return work.NO_PAUSE if outcome is work.Outcome.MORE else work.PAUSE
 
-    async def _work_on(self, batch: TakenBatch) -> Outcome:
-        if batch.crashes >= MAX_CRASHES:
+    async def _work_on(self, batch: TakenBatch) -> work.Outcome:
+        if batch.crashes >= work.MAX_CRASHES:
             return await self._give_up(batch)
         if batch.is_valid:
             if batch.ending is not None:
@@ -195,7 +179,7 @@ class BatchProgress:
         return await self._delete_lines(batch)
 
     async def _end(self, batch: TakenBatch) -> None:
-        for status in await fetch(self._pool, END_BATCH, {"id": batch.id}):
+        for status in await fetch(self._pool, queries.END_BATCH, {"id": batch.id}):
             metrics.BATCHES.labels(status).inc()
             logger.info(
                 "batch_ended",
@@ -204,28 +188,28 @@ class BatchProgress:
                 status=status,
             )
 
-    async def _give_up(self, batch: TakenBatch) -> Outcome:
+    async def _give_up(self, batch: TakenBatch) -> work.Outcome:
         """Forgets the lines that are left, without reading any of them."""
         logger.error("batch_given_up", batch=batch_id(batch.id), crashes=batch.crashes)
-        await fail(self._pool, batch.id, CRASHED)
+        await work.fail(self._pool, batch.id, work.CRASHED)
         await self._cancel_lines(batch)
-        while await self._delete_lines(batch) is not Outcome.COMPLETE:
+        while await self._delete_lines(batch) is not work.Outcome.COMPLETE:
             pass
-        return Outcome.COMPLETE
+        return work.Outcome.COMPLETE
 
-    async def _delete_lines(self, batch: TakenBatch) -> Outcome:
+    async def _delete_lines(self, batch: TakenBatch) -> work.Outcome:
         values = {"id": batch.id, "rows": _ROWS}
-        for _ in range(GROUPS_OF_A_SLICE):
-            if len(await fetch(self._pool, DELETE_LINES, values)) < _ROWS:
-                return Outcome.COMPLETE
-        return Outcome.MORE
+        for _ in range(work.GROUPS_OF_A_SLICE):
+            if len(await fetch(self._pool, queries.DELETE_LINES, values)) < _ROWS:
+                return work.Outcome.COMPLETE
+        return work.Outcome.MORE
 
     async def _cancel_lines(self, batch: TakenBatch) -> None:
         """Records the cancel of all open responses of the batch, and notifies their workers."""
         values = {"id": batch.id, "rows": _ROWS}
         is_complete = False
         while not is_complete:
-            cancelled = await fetch(self._pool, CANCEL_LINES, values)
+            cancelled = await fetch(self._pool, queries.CANCEL_LINES, values)
             is_complete = not cancelled
             for line in cancelled:
                 if line.worker is not None:

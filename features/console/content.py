@@ -8,15 +8,8 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from features.console import conversation
 from features.console.access import EVERYONE
-from features.console.conversation import (
-    Entry,
-    entries_of,
-    image_in,
-    instructions_entry,
-    is_image_id,
-    written_texts,
-)
 from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
 from features.console.response_queries import ITEM, LARGE_MESSAGE
@@ -53,9 +46,9 @@ _PAGES = {"input": read.INPUT_ITEMS, "output": read.OUTPUT_PAGE}
 class Content:
     """What a response was asked and has answered."""
 
-    instructions: Entry | None
-    input: list[Entry]
-    output: list[Entry]
+    instructions: conversation.Entry | None
+    input: list[conversation.Entry]
+    output: list[conversation.Entry]
     has_earlier_input: bool
     has_more_output: bool
 
@@ -106,10 +99,10 @@ async def read_content(
     def content() -> Content:
         room = PageRoom()
         # The output first: it is what somebody looks for, and the room may end.
-        output = entries_of(found_output[:outputs], room)
+        output = conversation.entries_of(found_output[:outputs], room)
         return Content(
-            instructions=instructions_entry(row.parameters.get("instructions"), room),
-            input=entries_of(reversed(found_input[:inputs]), room),
+            instructions=conversation.instructions_entry(row.parameters.get("instructions"), room),
+            input=conversation.entries_of(reversed(found_input[:inputs]), room),
             output=output,
             has_earlier_input=len(found_input) > inputs,
             has_more_output=len(found_output) > outputs,
@@ -151,7 +144,7 @@ async def _read_items(
     found = await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
     items = [(item.id, item.payload) for item in found]
     large = next((at for at, (_, payload) in enumerate(items) if payload is None), None)
-    if large is not None and is_image_id(items[large][0]) and images:
+    if large is not None and conversation.is_image_id(items[large][0]) and images:
         # What stands behind an image is read beside it.
         item = items[large][0]
         more = await _read_items(
@@ -184,7 +177,7 @@ async def show_items(visit: Visit) -> Response:
     after = visit.query.get("after")
     found = await _read_items(visit, identifier, direction, "asc", _LISTED_ITEMS + 1, after)
     shown = found[:_LISTED_ITEMS]
-    entries = await asyncio.to_thread(entries_of, shown, PageRoom())
+    entries = await asyncio.to_thread(conversation.entries_of, shown, PageRoom())
     return visit.page(
         "items.html",
         id=response_id(identifier),
@@ -210,7 +203,7 @@ async def show_item(visit: Visit) -> Response:
         raise not_found("item")
     payload, text, json_text = found[0].payload, "", found[0].beginning
     if payload is not None:
-        text = sendable("\n\n".join(written_texts(payload))[:_MAX_SHOWN])
+        text = sendable("\n\n".join(conversation.written_texts(payload))[:_MAX_SHOWN])
         json_text = sendable(pretty_json(payload)[:_MAX_SHOWN])
     return visit.page(
         "item.html",
@@ -234,7 +227,7 @@ async def show_image(visit: Visit) -> Response:
     if payload is not None:
         for project in await fetch_idempotent(visit.pool, PROJECT_OF, {"id": identifier}):
             [payload] = await visit.state.images.filled(project, [payload])
-        image = await asyncio.to_thread(image_in, payload)
+        image = await asyncio.to_thread(conversation.image_in, payload)
     if image is None:
         raise not_found("image")
     return Response(image[0], media_type=image[1], headers=HEADERS)

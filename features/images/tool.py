@@ -11,17 +11,8 @@ from uuid import UUID
 
 import structlog
 
+from features.images import upstream
 from features.images.stored import find_image, store_image
-from features.images.upstream import (
-    ImageRequest,
-    ImageUpstreams,
-    InputImage,
-    MadeImage,
-    NoImage,
-    decoded,
-    kind_of,
-    too_large,
-)
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
 from models.egress import EgressPolicy, EgressRefused
@@ -83,7 +74,7 @@ class InputImages:
         self._images = images
         self._downloads = Downloader(egress, redirects=egress.settings.redirects)
 
-    async def read(self, source: Source) -> InputImage:
+    async def read(self, source: Source) -> upstream.InputImage:
         """The image. Raises NoImage."""
         if isinstance(source, FetchedFile):
             content = source.content
@@ -94,10 +85,10 @@ class InputImages:
         elif source.startswith(("http://", "https://")):
             content = await self.download(source)
         else:
-            content = await asyncio.to_thread(decoded, source, self._max_bytes)
-        return InputImage(content, kind_of(content, self._max_bytes))
+            content = await asyncio.to_thread(upstream.decoded, source, self._max_bytes)
+        return upstream.InputImage(content, upstream.kind_of(content, self._max_bytes))
 
-    async def mask(self, mask: Mapping[str, Any]) -> InputImage | None:
+    async def mask(self, mask: Mapping[str, Any]) -> upstream.InputImage | None:
         """The mask of a tool. Raises NoImage."""
         if isinstance(url := mask.get("image_url"), str):
             return await self.read(url)
@@ -110,26 +101,26 @@ class InputImages:
         try:
             file = await self._downloads.fetch(url, max_bytes=self._max_bytes, time_limit=seconds)
         except (EgressRefused, DownloadError) as error:
-            raise NoImage(f"The image could not be downloaded: {error}.") from None
+            raise upstream.NoImage(f"The image could not be downloaded: {error}.") from None
         return file.content
 
     async def _read_made(self, mark: ImageMark) -> bytes:
         try:
             content = await self._images.image(self._files.project, mark)
         except Unavailable as error:
-            raise NoImage(str(error)) from None
+            raise upstream.NoImage(str(error)) from None
         if content is None:
-            raise NoImage("The image that is to be edited does not exist any more.")
+            raise upstream.NoImage("The image that is to be edited does not exist any more.")
         return content
 
-    async def _stored_mask(self, file: UUID) -> InputImage:
+    async def _stored_mask(self, file: UUID) -> upstream.InputImage:
         found = (await self._files.find([file])).get(file)
         if found is None:
-            raise NoImage("The file of the mask does not exist any more.")
+            raise upstream.NoImage("The file of the mask does not exist any more.")
         if found.size > self._max_bytes:
-            raise NoImage(f"The mask is larger than {self._max_bytes} bytes.")
+            raise upstream.NoImage(f"The mask is larger than {self._max_bytes} bytes.")
         content = (await self._read(found.read(self._max_bytes, self._deadline()))).content
-        return InputImage(content, kind_of(content, self._max_bytes))
+        return upstream.InputImage(content, upstream.kind_of(content, self._max_bytes))
 
     async def _read_stored(self, file: FetchedFile) -> bytes:
         limit = self._egress.settings.file_bytes
@@ -140,7 +131,7 @@ class InputImages:
         try:
             return await reading
         except UpstreamFailed as error:
-            raise NoImage(str(error)) from None
+            raise upstream.NoImage(str(error)) from None
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._egress.settings.timeout.total_seconds()
@@ -174,7 +165,7 @@ class ImageMaker:
     """What all tools of a process share."""
 
     resources: Resources
-    upstreams: ImageUpstreams
+    upstreams: upstream.ImageUpstreams
     routes: ProjectRoutes
 
     @property
@@ -183,8 +174,8 @@ class ImageMaker:
         return self.resources.settings.images
 
     async def make(
-        self, project: UUID, model: str, request: ImageRequest, on_partial: Any
-    ) -> MadeImage:
+        self, project: UUID, model: str, request: upstream.ImageRequest, on_partial: Any
+    ) -> upstream.MadeImage:
         """The answer of an upstream that serves the model for the project. Raises NoImage and
         ToolCallError."""
         policy = await self.resources.policies.policy(project)
@@ -192,7 +183,9 @@ class ImageMaker:
         destinations = [each for each in routes.find(model) if each.upstream.base_url]
         return await self.upstreams.make(request, destinations, on_partial)
 
-    async def count(self, context: ToolContext, item: Item, model: str, made: MadeImage) -> None:
+    async def count(
+        self, context: ToolContext, item: Item, model: str, made: upstream.MadeImage
+    ) -> None:
         """Adds the call to the usage of the project, once. Waits while PostgreSQL is away."""
         assert context.project is not None
         call = FeatureCall(
@@ -260,7 +253,7 @@ class ImageGeneration:
             raise ToolCallError("An image needs a 'prompt' that says what it shows.")
         try:
             return await self._make(item, prompt)
-        except NoImage as error:
+        except upstream.NoImage as error:
             reason = str(error)
             logger.info(
                 "image_not_made",
@@ -288,7 +281,7 @@ class ImageGeneration:
         action = self._action_of(item)
         model: str = self._tool.get("model") or self._maker.settings.model or ""
         images = await self._input_images() if action == "edit" else []
-        request = ImageRequest(
+        request = upstream.ImageRequest(
             item["id"],
             prompt,
             {**self._options(action), **self._response_format()},
@@ -301,8 +294,8 @@ class ImageGeneration:
         async def show_partial(data: str) -> None:
             nonlocal shown
             try:
-                preview = encoded(await asyncio.to_thread(decoded, data, self._max_bytes))
-            except NoImage:
+                preview = encoded(await asyncio.to_thread(upstream.decoded, data, self._max_bytes))
+            except upstream.NoImage:
                 return
             number, shown = shown, shown + 1
             await self._context.show(
@@ -313,7 +306,7 @@ class ImageGeneration:
         await self._maker.count(self._context, item, model, made)
         content = await self._content(made)
         fields: dict[str, Any] = {"action": action, **made.answer.fields}
-        kind = kind_of(content, self._max_bytes)
+        kind = upstream.kind_of(content, self._max_bytes)
         resources = self._maker.resources
         stored = await store_image(resources, self._project, item["id"], content, kind)
         if stored is not None:
@@ -328,18 +321,18 @@ class ImageGeneration:
             return None
         return _result({"action": self._action_of(item)}, stored.media_type, stored.mark)
 
-    async def _input_images(self) -> list[InputImage]:
+    async def _input_images(self) -> list[upstream.InputImage]:
         """What is edited. Raises NoImage."""
         newest = self._editable[-self._maker.settings.inputs :]
         if not newest:
-            raise NoImage("There is no image in the conversation that could be edited.")
-        images: list[InputImage] = []
+            raise upstream.NoImage("There is no image in the conversation that could be edited.")
+        images: list[upstream.InputImage] = []
         bytes_left = self._context.settings.egress.file_bytes
         for source in newest:
             images.append(await self._inputs.read(source))
             bytes_left -= len(images[-1].content)
             if bytes_left < 0:
-                raise too_large(self._context.settings.egress.file_bytes)
+                raise upstream.too_large(self._context.settings.egress.file_bytes)
         return images
 
     def _options(self, action: str) -> dict[str, Any]:
@@ -349,10 +342,10 @@ class ImageGeneration:
         wanted = self._maker.settings.response_format
         return {} if wanted is None else {"response_format": wanted}
 
-    async def _content(self, made: MadeImage) -> bytes:
+    async def _content(self, made: upstream.MadeImage) -> bytes:
         """The image itself. Raises NoImage."""
         if made.answer.data:
-            return await asyncio.to_thread(decoded, made.answer.data, self._max_bytes)
+            return await asyncio.to_thread(upstream.decoded, made.answer.data, self._max_bytes)
         return await self._inputs.download(made.answer.url)
 
 

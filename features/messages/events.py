@@ -9,14 +9,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from features.messages.answer import (
-    blocks_of,
-    empty_message,
-    error_body,
-    stop_reason,
-    tool_use,
-    usage_of,
-)
+from features.messages import answer
 from features.messages.request import Thinking
 from models.errors import ApiError, Unavailable
 from models.wire.events import Item, decode_frame, split_frames
@@ -128,7 +121,7 @@ class MessageStream:
         self, response: str, model: str, input_tokens: int, thinking: Thinking, request_id: str
     ) -> None:
         """`response`: its id. `input_tokens`: an estimate; the end has the upstream's count."""
-        self._start = empty_message(response, model, input_tokens)
+        self._start = answer.empty_message(response, model, input_tokens)
         self._thinking = thinking
         self._request_id = request_id
         self._blocks = Blocks()
@@ -163,7 +156,7 @@ class MessageStream:
         item: Item = event["item"]
         self._blocks.next_item(item["id"])
         if item["type"] == "function_call":
-            self._blocks.begin(tool_use(item))
+            self._blocks.begin(answer.tool_use(item))
             self._blocks.delta(type="input_json_delta", partial_json="")
 
     def _text(self, event: Json) -> None:
@@ -202,7 +195,7 @@ class MessageStream:
         elif blocks.open == "thinking" and "encrypted_content" in item:
             blocks.delta(type="signature_delta", signature=item["encrypted_content"])
         elif blocks.open is None and not blocks.has_deltas:
-            for block in blocks_of(item, self._thinking):
+            for block in answer.blocks_of(item, self._thinking):
                 blocks.whole(block)
         blocks.close()
         self._was_cut = item.get("status") == "incomplete" and item["id"] in blocks.shown
@@ -213,8 +206,8 @@ class MessageStream:
             self._interrupted()
             return
         self._blocks.close()
-        usage = {"output_tokens": 0, **usage_of(response["usage"])}
-        delta = {"stop_reason": stop_reason(response), "stop_sequence": None}
+        usage = {"output_tokens": 0, **answer.usage_of(response["usage"])}
+        delta = {"stop_reason": answer.stop_reason(response), "stop_sequence": None}
         self._blocks.emit("message_delta", delta=delta, usage=usage)
         self._blocks.emit("message_stop")
         self.has_ended = True
@@ -235,7 +228,7 @@ class MessageStream:
         self.has_ended = self.is_broken = True
 
     def _fail(self, error: ApiError) -> None:
-        fields = error_body(error, self._request_id)
+        fields = answer.error_body(error, self._request_id)
         self._blocks.emit(fields.pop("type"), **fields)
         self.has_ended = True
 

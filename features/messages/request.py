@@ -18,50 +18,40 @@ from typing import Any
 from features.messages.content import MESSAGES, SYSTEM, input_items, instructions_of
 from models.errors import InvalidRequest
 from models.wire.api_schema import Schema, SchemaScope
-from models.wire.checks.basic import (
-    Array,
-    Boolean,
-    Check,
-    Choice,
-    Integer,
-    JsonObject,
-    Number,
-    Record,
-    String,
-    Tagged,
-    require_object,
-)
+from models.wire.checks import basic
 from models.wire.checks.faults import missing, not_an_object, shorten, wrong_type
 from models.wire.response import SEALED_REASONING
 from models.wire.without_effect import shown_name
 
 Json = dict[str, Any]
 
-_TEXT = String()
-_NAME = String(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
-_SIZE = Integer(1, 100_000)
-_CUSTOM = Record(
-    {"name": _NAME, "input_schema": JsonObject()}, {"description": _TEXT, "strict": Boolean()}
+_TEXT = basic.String()
+_NAME = basic.String(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
+_SIZE = basic.Integer(1, 100_000)
+_CUSTOM = basic.Record(
+    {"name": _NAME, "input_schema": basic.JsonObject()},
+    {"description": _TEXT, "strict": basic.Boolean()},
 )
-_KNOWN = Record(
-    {"name": _NAME}, {"display_width_px": _SIZE, "display_height_px": _SIZE, "strict": Boolean()}
+_KNOWN = basic.Record(
+    {"name": _NAME},
+    {"display_width_px": _SIZE, "display_height_px": _SIZE, "strict": basic.Boolean()},
 )
-_DOMAINS = Array(_TEXT)
-_SEARCH = Record(
+_DOMAINS = basic.Array(_TEXT)
+_SEARCH = basic.Record(
     {},
     {
         "allowed_domains": _DOMAINS,
         "blocked_domains": _DOMAINS,
-        "max_uses": Integer(1, 1000),
-        "user_location": JsonObject(),
+        "max_uses": basic.Integer(1, 1000),
+        "user_location": basic.JsonObject(),
     },
 )
-TOOL_CHOICE = Tagged(
+TOOL_CHOICE = basic.Tagged(
     {
-        "auto": Record({}, {"disable_parallel_tool_use": Boolean()}),
-        "any": Record({}, {"disable_parallel_tool_use": Boolean()}),
-        "tool": Record({"name": _NAME}, {"disable_parallel_tool_use": Boolean()}),
-        "none": Record({}),
+        "auto": basic.Record({}, {"disable_parallel_tool_use": basic.Boolean()}),
+        "any": basic.Record({}, {"disable_parallel_tool_use": basic.Boolean()}),
+        "tool": basic.Record({"name": _NAME}, {"disable_parallel_tool_use": basic.Boolean()}),
+        "none": basic.Record({}),
     }
 )
 """The check of `tool_choice`."""
@@ -118,11 +108,11 @@ _CLIENT_TOOLS: Mapping[str, tuple[str, Json]] = {
 """Beginning of a type -> the description for the model, and the schema."""
 
 
-class _Tool(Check):
+class _Tool(basic.Check):
     """A tool as a tool of a response."""
 
     def __call__(self, value: Any, where: str, /) -> Json:
-        kind = require_object(value, where).get("type") or "custom"
+        kind = basic.require_object(value, where).get("type") or "custom"
         if type(kind) is not str:
             raise wrong_type(f"{where}.type", "a string", kind)
         if kind == "custom":
@@ -144,7 +134,7 @@ class _Tool(Check):
         return {"type": "object"}
 
 
-TOOLS = Array(_Tool())
+TOOLS = basic.Array(_Tool())
 """The check of `tools`: its result is for a response."""
 
 
@@ -205,42 +195,42 @@ _LEAST_OUTPUT = 16
 """Tokens: the least that a create may ask for."""
 _LONGEST_USER = 512
 """Characters of a value of `metadata`."""
-_DISPLAY = {"display": Choice("summarized", "omitted")}
-_JSON_FORMAT = Tagged({"json_schema": Record({"schema": JsonObject()})})
+_DISPLAY = {"display": basic.Choice("summarized", "omitted")}
+_JSON_FORMAT = basic.Tagged({"json_schema": basic.Record({"schema": basic.JsonObject()})})
 
 MARK = {"api": "messages"}
 """The metadata by which operators recognise such a response."""
 
-REQUIRED: dict[str, Check] = {
-    "model": String(non_empty=True, at_most=512),
+REQUIRED: dict[str, basic.Check] = {
+    "model": basic.String(non_empty=True, at_most=512),
     "messages": MESSAGES,
-    "max_tokens": Integer(1, _MAX_INTEGER),
+    "max_tokens": basic.Integer(1, _MAX_INTEGER),
 }
 """Parameters of `/v1/messages` that must be there -> their checks."""
-OPTIONAL: dict[str, Check] = {
+OPTIONAL: dict[str, basic.Check] = {
     "system": SYSTEM,
     "tools": TOOLS,
     "tool_choice": TOOL_CHOICE,
-    "stream": Boolean(),
-    "temperature": Number(0, 2),
-    "top_p": Number(0, 1),
-    "top_k": Integer(0, _MAX_INTEGER),
-    "stop_sequences": Array(String(non_empty=True)),
-    "thinking": Tagged(
+    "stream": basic.Boolean(),
+    "temperature": basic.Number(0, 2),
+    "top_p": basic.Number(0, 1),
+    "top_k": basic.Integer(0, _MAX_INTEGER),
+    "stop_sequences": basic.Array(basic.String(non_empty=True)),
+    "thinking": basic.Tagged(
         {
-            "enabled": Record({"budget_tokens": Integer(1, _MAX_INTEGER)}, _DISPLAY),
-            "adaptive": Record({}, _DISPLAY),
-            "between_tools": Record({}),
-            "disabled": Record({}),
+            "enabled": basic.Record({"budget_tokens": basic.Integer(1, _MAX_INTEGER)}, _DISPLAY),
+            "adaptive": basic.Record({}, _DISPLAY),
+            "between_tools": basic.Record({}),
+            "disabled": basic.Record({}),
         }
     ),
-    "output_config": Record(
+    "output_config": basic.Record(
         {},
-        {"effort": Choice("low", "medium", "high", "xhigh", "max"), "format": _JSON_FORMAT},
+        {"effort": basic.Choice("low", "medium", "high", "xhigh", "max"), "format": _JSON_FORMAT},
     ),
     "output_format": _JSON_FORMAT,
-    "metadata": Record({}, {"user_id": String()}),
-    "service_tier": Choice("auto", "standard_only"),
+    "metadata": basic.Record({}, {"user_id": basic.String()}),
+    "service_tier": basic.Choice("auto", "standard_only"),
 }
 """The others that have an effect -> their checks."""
 WITHOUT_EFFECT = frozenset(("cache_control", "context_management", "diagnostics", "betas"))

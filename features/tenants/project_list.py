@@ -23,15 +23,7 @@ from features.console.page import (
     not_found,
     read_list,
 )
-from features.tenants import service
-from features.tenants.project_form import (
-    FieldGroup,
-    changes_of,
-    field_at,
-    field_groups,
-    revision_of,
-    texts_of,
-)
+from features.tenants import project_form, service
 from features.tenants.project_pages import find_project, limits_of, parse_project, project_id
 from features.tenants.quota_uses import QuotaUse, compared_uses
 from models.db.arrays import Uuids
@@ -160,7 +152,7 @@ async def _shown(
 class ProjectForm:
     """The form as it is shown."""
 
-    groups: list[FieldGroup]
+    groups: list[project_form.FieldGroup]
     texts: Mapping[str, str]
     project: ProjectDetails | None
     """that is changed; None: a new one"""
@@ -176,20 +168,20 @@ class ProjectForm:
             form=self,
             back="/projects" if project is None else f"/projects/{project_id(project.id)}",
             action=visit.path if project is None else f"/projects/{project_id(project.id)}/edit",
-            revision="" if project is None else revision_of(project),
+            revision="" if project is None else project_form.revision_of(project),
             first_mistake=next(iter(self.mistakes), None),
         )
 
 
 async def ask_new(visit: Visit) -> Response:
     """The form of a new project."""
-    return ProjectForm(field_groups(visit.state.settings), {}, None, {}).page(visit)
+    return ProjectForm(project_form.field_groups(visit.state.settings), {}, None, {}).page(visit)
 
 
 async def ask_changed(visit: Visit) -> Response:
     """The form of a project."""
-    project, groups = await find_project(visit), field_groups(visit.state.settings)
-    return ProjectForm(groups, texts_of(project, groups), project, {}).page(visit)
+    project, groups = await find_project(visit), project_form.field_groups(visit.state.settings)
+    return ProjectForm(groups, project_form.texts_of(project, groups), project, {}).page(visit)
 
 
 async def create(visit: Visit) -> Response:
@@ -203,15 +195,15 @@ async def change(visit: Visit) -> Response:
 
 
 async def _store(visit: Visit, fields: QueryParams, project: ProjectDetails | None) -> Response:
-    groups = field_groups(visit.state.settings)
+    groups = project_form.field_groups(visit.state.settings)
     names = [field.name for group in groups for field in group.fields]
     texts = {name: fields[name] for name in names if name in fields}
-    stored = {} if project is None else texts_of(project, groups)
-    if project is not None and fields.get("revision") != revision_of(project):
+    stored = {} if project is None else project_form.texts_of(project, groups)
+    if project is not None and fields.get("revision") != project_form.revision_of(project):
         text = "Somebody has changed the project meanwhile. Compare, and save again."
         return ProjectForm(groups, texts, project, {"": text}).page(visit)
     try:
-        made = await _stored(visit, changes_of(texts, stored), project)
+        made = await _stored(visit, project_form.changes_of(texts, stored), project)
     except (BadPolicy, InvalidRequest, service.NameTaken) as wrong:
         mistakes = dict([_mistake(wrong, names)])
         return ProjectForm(groups, texts, project, mistakes).page(visit)
@@ -238,8 +230,8 @@ def _mistake(
         return "name", "Another project has this name."
     if isinstance(wrong, BadPolicy):
         message = f"{wrong.message[:1].upper()}{wrong.message[1:]}".rstrip(".")
-        return field_at(wrong.place, names), f"{message}."
-    return field_at(wrong.param or "", names), wrong.message
+        return project_form.field_at(wrong.place, names), f"{message}."
+    return project_form.field_at(wrong.param or "", names), wrong.message
 
 
 async def _archive(visit: Visit, fields: QueryParams) -> Change:

@@ -15,14 +15,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from features.code.containers import Container, ContainerGone, ContainerStore
-from features.code.tool.client import (
-    DiskFull,
-    Place,
-    Sandboxes,
-    SandboxFull,
-    SandboxUnavailable,
-    SessionLost,
-)
+from features.code.tool import client
 from models.load.fair_queue import FairQueue
 from worker.tools.provider import ToolCallError
 
@@ -42,7 +35,7 @@ _TRIES = 3
 class OpenSession:
     """A session that has all files of its container."""
 
-    place: Place
+    place: client.Place
     is_rebuilt: bool
     """An earlier session of the container was lost, with its variables."""
 
@@ -50,7 +43,7 @@ class OpenSession:
 class Sessions:
     """The sessions of the containers that this process works with."""
 
-    def __init__(self, containers: ContainerStore, sandboxes: Sandboxes) -> None:
+    def __init__(self, containers: ContainerStore, sandboxes: client.Sandboxes) -> None:
         self._containers = containers
         self._sandboxes = sandboxes
         self._turns = FairQueue(_OPENED_TOGETHER)
@@ -67,15 +60,15 @@ class Sessions:
                     place = await self._open(container.id)
                     is_rebuilt = container.session not in (None, place.session)
                     return OpenSession(place, is_rebuilt)
-                except DiskFull as error:
+                except client.DiskFull as error:
                     raise ToolCallError(_TOO_MUCH) from error
-                except (SessionLost, SandboxUnavailable, SandboxFull) as error:
+                except (client.SessionLost, client.SandboxUnavailable, client.SandboxFull) as error:
                     logger.warning("session_not_opened", error=str(error))
                     if time.monotonic() > deadline:
                         raise ToolCallError(_AWAY) from error
                 await asyncio.sleep(_PAUSE)
 
-    async def _open(self, container_id: UUID) -> Place:
+    async def _open(self, container_id: UUID) -> client.Place:
         container = await self._containers.get(container_id)
         place = await self._live_place(container)
         if place is None:
@@ -83,20 +76,20 @@ class Sessions:
         await self._bring_files(container, place)
         return place
 
-    async def _live_place(self, container: Container) -> Place | None:
+    async def _live_place(self, container: Container) -> client.Place | None:
         """Where the session is; None if it was lost, or there was none."""
         if container.sandbox is None or container.session is None:
             return None
-        place = Place(container.sandbox, container.session)
+        place = client.Place(container.sandbox, container.session)
         for attempt in range(_TRIES):
             try:
                 return place if await self._sandboxes.has(place) else None
-            except (SandboxUnavailable, SandboxFull) as error:
+            except (client.SandboxUnavailable, client.SandboxFull) as error:
                 logger.warning("sandbox_unavailable", sandbox=place.sandbox, error=str(error))
             await asyncio.sleep(_PAUSE * attempt)
         return None
 
-    async def _placed(self, container: Container) -> Place:
+    async def _placed(self, container: Container) -> client.Place:
         """A new session. Of two workers that open one at the same time, both get the first."""
         opened = await self._new_session(container)
         try:
@@ -108,12 +101,12 @@ class Sessions:
             raise
         assert stored.sandbox is not None
         assert stored.session is not None
-        place = Place(stored.sandbox, stored.session)
+        place = client.Place(stored.sandbox, stored.session)
         if place != opened:
             await self._sandboxes.close_session(opened)
         return place
 
-    async def _new_session(self, container: Container) -> Place:
+    async def _new_session(self, container: Container) -> client.Place:
         """Opens a session on the sandbox with the most room. If all are full, projects wait a while
         in turn for the room that is next."""
         place, answer = None, _FULL
@@ -128,14 +121,16 @@ class Sessions:
         except TimeoutError:
             raise ToolCallError(answer) from None
 
-    async def _try_to_open(self, container: Container, free: Mapping[str, int]) -> Place | None:
+    async def _try_to_open(
+        self, container: Container, free: Mapping[str, int]
+    ) -> client.Place | None:
         """A new session; None if no sandbox has room now. `free`: as `_free_sessions` returns."""
         for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
             try:
                 return await self._sandboxes.open(sandbox, _session_request(container))
-            except (SandboxFull, SessionLost):
+            except (client.SandboxFull, client.SessionLost):
                 continue
-            except SandboxUnavailable as error:
+            except client.SandboxUnavailable as error:
                 logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
         return None
 
@@ -145,11 +140,11 @@ class Sessions:
         for sandbox in self._sandboxes.urls:
             try:
                 free[sandbox] = await self._sandboxes.free_sessions(sandbox)
-            except (SandboxUnavailable, SandboxFull, SessionLost) as error:
+            except (client.SandboxUnavailable, client.SandboxFull, client.SessionLost) as error:
                 logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
         return free
 
-    async def _bring_files(self, container: Container, place: Place) -> None:
+    async def _bring_files(self, container: Container, place: client.Place) -> None:
         """Writes the files that the session lacks: those of a lost one, and those that clients have
         added since."""
         missing = await self._containers.missing_files(container.id, place.session)

@@ -6,44 +6,36 @@ from typing import Any
 
 from models.errors import InvalidRequest
 from models.wire.api_schema import NULL, Schema, SchemaScope
-from models.wire.checks.basic import (
-    Array,
-    ByJsonType,
-    Check,
-    Choice,
-    Component,
-    OpenObject,
-    Record,
-    String,
-    Tagged,
-)
+from models.wire.checks import basic
 from models.wire.checks.faults import missing
 
-TEXT = String()
-OPEN_OBJECT = OpenObject()
+TEXT = basic.String()
+OPEN_OBJECT = basic.OpenObject()
 
 _URL_SCHEMES = ("https://", "http://", "data:")
-FILE_ID = String(at_most=64, pattern="[A-Za-z0-9_-]+")
+FILE_ID = basic.String(at_most=64, pattern="[A-Za-z0-9_-]+")
 """The id of a file of this server, or of an upstream's account (docs/files.md)."""
 
-_IMAGE = Record(
+_IMAGE = basic.Record(
     {},
     {
-        "image_url": String(expected="an image URL"),
+        "image_url": basic.String(expected="an image URL"),
         "file_id": FILE_ID,
-        "detail": Choice("auto", "low", "high", "original"),
+        "detail": basic.Choice("auto", "low", "high", "original"),
     },
 )
 _IMAGE_SOURCES = ("image_url", "file_id")
-_FILE = Record({}, {"filename": TEXT, "file_data": TEXT, "file_url": TEXT, "file_id": FILE_ID})
+_FILE = basic.Record(
+    {}, {"filename": TEXT, "file_data": TEXT, "file_url": TEXT, "file_id": FILE_ID}
+)
 _FILE_SOURCES = ("file_data", "file_url", "file_id")
-_OUTPUT_TEXT = Record(
-    {"text": TEXT}, {"annotations": Array(OPEN_OBJECT), "logprobs": Array(OPEN_OBJECT)}
+_OUTPUT_TEXT = basic.Record(
+    {"text": TEXT}, {"annotations": basic.Array(OPEN_OBJECT), "logprobs": basic.Array(OPEN_OBJECT)}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Image(Check):
+class _Image(basic.Check):
     """An `input_image`: an http(s) or data URL, or the id of a file."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -66,17 +58,17 @@ class _Image(Check):
         return {**schema, **required, "anyOf": forms}
 
 
-_SCREENSHOT = Record(
+_SCREENSHOT = basic.Record(
     {},
     {
-        "image_url": String(pattern=r"(https?://|data:)\S*", expected="an image URL"),
+        "image_url": basic.String(pattern=r"(https?://|data:)\S*", expected="an image URL"),
         "file_id": FILE_ID,
     },
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Screenshot(Check):
+class Screenshot(basic.Check):
     """A `computer_screenshot`: its URL, or the id of a file."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -95,7 +87,7 @@ def _require_one_source(part: dict[str, Any], where: str, noun: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _File(Check):
+class _File(basic.Check):
     """An `input_file`: its data, its URL or its id."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -130,7 +122,7 @@ def _exactly_one(sources: Sequence[str]) -> list[Schema]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OutputText(Check):
+class _OutputText(basic.Check):
     """An `output_text`; its annotations are empty if the client left them out."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -143,21 +135,23 @@ class _OutputText(Check):
         return {**schema, "required": ["annotations", *schema["required"]]}
 
 
-_OUTPUT_PARTS: dict[str, Check] = {
-    "input_text": Record({"text": TEXT}),
+_OUTPUT_PARTS: dict[str, basic.Check] = {
+    "input_text": basic.Record({"text": TEXT}),
     "input_image": _Image(),
     "input_file": _File(),
 }
-_AUDIO = Record({"input_audio": Record({"data": TEXT, "format": Choice("mp3", "wav")})})
+_AUDIO = basic.Record(
+    {"input_audio": basic.Record({"data": TEXT, "format": basic.Choice("mp3", "wav")})}
+)
 
-INPUT_CONTENT = Array(Tagged({**_OUTPUT_PARTS, "input_audio": _AUDIO}))
+INPUT_CONTENT = basic.Array(basic.Tagged({**_OUTPUT_PARTS, "input_audio": _AUDIO}))
 """Parts of a message that is not the model's."""
-ASSISTANT_CONTENT = Array(
-    Tagged({"output_text": _OutputText(), "refusal": Record({"refusal": TEXT})})
+ASSISTANT_CONTENT = basic.Array(
+    basic.Tagged({"output_text": _OutputText(), "refusal": basic.Record({"refusal": TEXT})})
 )
 """Parts of a message of the model."""
-TOOL_OUTPUT = ByJsonType(
+TOOL_OUTPUT = basic.ByJsonType(
     "a string or an array of content parts",
-    {str: TEXT, list: Component("ResultContent", Array(Tagged(_OUTPUT_PARTS)))},
+    {str: TEXT, list: basic.Component("ResultContent", basic.Array(basic.Tagged(_OUTPUT_PARTS)))},
 )
 """What a client's tool returned."""

@@ -11,7 +11,7 @@ from features.code.containers import Container, ContainerFile
 from models.db.queries.audit import recorded
 from models.db.queries.file_contents import IS_VISIBLE, OF_CONTAINER
 from models.db.statement import Query, Statement, column
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 
 IS_LIVE = "c.deleted_at IS NULL AND c.last_active_at + c.idle_time > statement_timestamp()"
 """Container `c` is there, and has not expired."""

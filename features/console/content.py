@@ -1,8 +1,10 @@
-"""Input and output of a response on pages of the console. Only for a session that has asked to see
-them; the audit log has an entry about each response whose content is shown."""
+"""Input and output of a response on pages of the console, and their first lines in a list. Only for
+a session that has asked to see them; the audit log has an entry about each response whose content
+is shown."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -14,9 +16,10 @@ from features.console.page import HEADERS, Page, PageError, Visit, choice, not_f
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
 from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
+from models.db.arrays import Uuids
 from models.db.database import fetch_idempotent, find_by_id
-from models.db.queries import read
-from models.db.queries.listing import RESPONSE_DETAILS, ResponseDetails
+from models.db.queries import listing, read
+from models.db.queries.listing import RESPONSE_DETAILS, ListedResponseRow, Preview, ResponseDetails
 from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import ResponseRow
 from models.ids import parse_response_id, response_id
@@ -274,3 +277,30 @@ PAGES = (
     Page("/responses/{response_id}/image", show_image, roles=EVERYONE),
     Page("/responses/{response_id}/json", show_json, roles=EVERYONE),
 )
+
+
+_READ_OF_TEXT = 400
+"""Of a text, of which the first line is shown."""
+_SHOWN_OF_LINE = 160
+
+
+async def read_previews(
+    visit: Visit, rows: Sequence[ListedResponseRow]
+) -> dict[UUID, Preview] | None:
+    """By the response; None: this session shows no inputs and outputs."""
+    if not visit.may_read or not rows:
+        return None
+    values = {"ids": Uuids([row.id for row in rows]), "characters": _READ_OF_TEXT}
+    found = await fetch_idempotent(visit.pool, listing.PREVIEWS, values)
+    return {
+        each.id: Preview(each.id, _first_line(each.input), _first_line(each.output))
+        for each in found
+    }
+
+
+def _first_line(text: str | None) -> str | None:
+    """The first line that is not empty, cut."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    if not lines:
+        return None
+    return lines[0] if len(lines[0]) <= _SHOWN_OF_LINE else f"{lines[0][:_SHOWN_OF_LINE]}…"

@@ -29,7 +29,7 @@ from features.proxy.requests import (
 from models.errors import ApiError, InvalidRequest, Unavailable
 from models.load.budget import Reservation
 from models.wire.checks.faults import missing
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 from web.http.body import UNCOUNTED_BYTES
 
 logger = structlog.get_logger()

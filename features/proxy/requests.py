@@ -23,7 +23,7 @@ from models.wire.account_ids import AccountId, body_account_ids
 from models.wire.checks.faults import missing
 from models.wire.checks.parameters import PARAMETERS
 from models.wire.json_input import inline_size
-from models.wire.proxied_usage import UsageKind, bounded_count
+from models.wire.token_counts import UsageKind, bounded_count
 from web.http.auth import require_model
 from web.http.body import JsonBody, run_sized
 from web.http.errors import find_upstreams, model_not_found

@@ -23,7 +23,7 @@ from models.db.queries.api_keys import ApiKey
 from models.load.budget import Reservation
 from models.projects.quotas import estimate_tokens
 from models.redis.quota_counters import Demand
-from models.wire.proxied_usage import NO_TOKENS, TokenUsage, UsageKind
+from models.wire.token_counts import NO_TOKENS, TokenUsage, UsageKind
 from web.http.auth import Key
 from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect

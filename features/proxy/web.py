@@ -24,7 +24,7 @@ from models.errors import UPSTREAM_UNREACHABLE, RunFailed
 from models.ids import new_uuid
 from models.load.budget import SharedBudget
 from models.prices import PriceList, UsedAmounts
-from models.wire.proxied_usage import TokenUsage, UsageKind
+from models.wire.token_counts import TokenUsage, UsageKind
 from web.state import AppState, Feature
 
 _INTERVAL = 1.0

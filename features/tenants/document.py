@@ -23,7 +23,7 @@ from models.projects.changes import MAX_NAME, MAX_WEIGHT
 from models.projects.scopes import Scope
 from models.windows import CompletionWindow
 from models.wire.api_schema import Schema, const, nullable, object_schema, reference
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 
 PATHS = {
     "project_id": schemas.about_id(f"{PROJECT}_"),

@@ -20,8 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from features.steering.web import Steering
 from features.websocket import frames
-from features.websocket.create_log import CreateLog
-from features.websocket.socket_admission import SocketAdmission
+from features.websocket.socket_admission import CreateLog, SocketAdmission
 from features.websocket.steering import SocketSteering
 from models.db.database import (
     DATABASE_UNAVAILABLE,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from features.code.containers import Container, ContainerFile
 from models.db.queries.audit import recorded
+from models.db.queries.common import pages_of
 from models.db.queries.file_contents import IS_VISIBLE, OF_CONTAINER
 from models.db.statement import Query, Statement, column
 from models.wire.token_counts import UsageKind
@@ -91,18 +92,14 @@ FIND_CONTAINER = Query(
 )
 """`is_used`: it is in use now, if it has not expired."""
 
-LIST_CONTAINERS = {
-    order: Query(
-        f"""
-        SELECT {_SHOWN} FROM containers c
-        WHERE c.project_id = :project AND c.deleted_at IS NULL AND (CAST(:after AS uuid) IS NULL OR c.id {comparison} :after)
-          AND (CAST(:name AS text) IS NULL OR c.name = :name)
-        ORDER BY c.id {order} LIMIT :limit
-        """,
-        ContainerRow,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_CONTAINERS = pages_of(
+    f"""
+    SELECT {_SHOWN} FROM containers c
+    WHERE c.project_id = :project AND c.deleted_at IS NULL AND (CAST(:name AS text) IS NULL OR c.name = :name)
+    """,
+    "c.id",
+    ContainerRow,
+)
 
 FORGET_CONTENTS = column(
     f"""
@@ -242,17 +239,9 @@ FIND_FILE = Query(
     FileShown,
 )
 
-LIST_FILES = {
-    order: Query(
-        f"""
-        SELECT {_FILE_SHOWN} FROM {_STORED}
-        WHERE cf.container_id = :container AND (CAST(:after AS uuid) IS NULL OR cf.id {comparison} :after)
-        ORDER BY cf.id {order} LIMIT :limit
-        """,
-        FileShown,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_FILES = pages_of(
+    f"SELECT {_FILE_SHOWN} FROM {_STORED} WHERE cf.container_id = :container", "cf.id", FileShown
+)
 
 BEGIN_CELL = column(
     """

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from models.db.queries import file_contents
 from models.db.queries.audit import recorded
-from models.db.queries.common import OPEN
+from models.db.queries.common import OPEN, pages_of
 from models.db.queries.quotas import OPEN_BATCH
 from models.db.statement import Query, column
 
@@ -136,18 +136,14 @@ ORDER_PARTS = column(
 )
 """Makes the parts `ids` the content of the file, in this order. Fewer rows: some are gone."""
 
-LIST_FILES = {
-    order: Query(
-        f"""
-        SELECT {file_contents.FILE_COLUMNS} FROM files f
-        WHERE f.project_id = :project AND {file_contents.IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
-          AND (CAST(:after AS uuid) IS NULL OR f.id {comparison} :after)
-        ORDER BY f.id {order} LIMIT :limit
-        """,
-        file_contents.FileRow,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_FILES = pages_of(
+    f"""
+    SELECT {file_contents.FILE_COLUMNS} FROM files f
+    WHERE f.project_id = :project AND {file_contents.IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
+    """,
+    "f.id",
+    file_contents.FileRow,
+)
 """The files behind `after`, by `order` of their creation; null: from the start."""
 
 DELETE_FILE = column(

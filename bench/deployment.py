@@ -16,9 +16,8 @@ import aiohttp
 from cli import ROOT
 from cli.database.migrate import migrate
 from cli.embedded.postgres import Postgres
-from cli.embedded.process import Process, free_port
+from cli.embedded.process import Process, free_port, stop_together
 from cli.embedded.stack import RegisteredWorkers
-from cli.embedded.supervisor import stop_together
 from cli.embedded.valkey import Valkey
 from models import keys
 

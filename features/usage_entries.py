@@ -6,7 +6,7 @@ from uuid import UUID
 from models.db.database import Jsonb, execute, retry_while_unavailable
 from models.db.queries.usage import INSERT_PROXIED
 from models.prices import UsedAmounts
-from models.wire.proxied_usage import TokenUsage, UsageKind
+from models.wire.token_counts import TokenUsage, UsageKind
 from worker.run.resources import Resources
 
 

@@ -22,7 +22,6 @@ CONTAINER, CONTAINER_FILE = "cntr", "cfile"
 STEER = "steer"
 """The prefix of ids of inputs that were sent to a running response."""
 RESPONSE_ID_PATTERN = "resp_[0-9a-f]{32}"
-CONVERSATION_ID_PATTERN = "conv_[0-9a-f]{32}"
 _HEX = re.compile("[0-9a-f]{32}")
 _ITEM = re.compile("[a-z]+_([0-9a-f]{12})7([0-9a-f]{3})[0-9a-f]{16}")
 

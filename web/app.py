@@ -1,4 +1,5 @@
-"""The FastAPI application: routes, error handlers, and the start and stop of its state."""
+"""The FastAPI application: routes, error handlers, the start and stop of its state, and the gauges
+of this process."""
 
 import asyncio
 import contextlib
@@ -6,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
+from prometheus_client import Gauge
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,8 +18,7 @@ from models.features import feature_parts
 from models.garbage import tune_garbage_collector
 from models.load.pacing import Pacer
 from models.tracing.spans import NO_SPAN, Tracer, open_tracer
-from web import gauges
-from web.counters import OTHER_ROUTES, count_http_response, observe_request
+from web.counters import OTHER_ROUTES, POOL, REGISTRY, count_http_response, observe_request
 from web.http import errors
 from web.http.auth import ANTHROPIC_KEY, AnyKey
 from web.http.browsers import CrossOrigin
@@ -31,6 +32,37 @@ from web.http.request_record import (
 )
 from web.routes import direct, monitoring, responses
 from web.state import AppState, bind_state, started_state
+
+READERS = Gauge(
+    "backburner_readers",
+    "Streams and waiting requests that this process serves from a response's log.",
+    registry=REGISTRY,
+)
+BODY_BYTES = Gauge(
+    "backburner_body_bytes",
+    "Bytes of the larger request bodies that this process reads and checks now.",
+    registry=REGISTRY,
+)
+BUS_HEALTHY = Gauge(
+    "backburner_bus_healthy",
+    "1 while Redis delivers live events to this process; 0: readers are served from Postgres.",
+    registry=REGISTRY,
+)
+LEASE_AGE = Gauge(
+    "backburner_lease_age_seconds",
+    "Seconds since this process's lease was last renewed.",
+    registry=REGISTRY,
+)
+
+
+def bind(state: AppState) -> None:
+    """Makes the gauges read this state."""
+    POOL.pool = state.pool
+    READERS.set_function(lambda: state.bus.readers)
+    BODY_BYTES.set_function(lambda: state.budgets.bodies.used)
+    BUS_HEALTHY.set_function(lambda: float(state.bus.healthy))
+    LEASE_AGE.set_function(lambda: state.lease.age)
+
 
 _UNKNOWN_PATHS = f"/v1/{ANY_PATH}"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
@@ -160,7 +192,7 @@ async def _lifespan(app: Application) -> AsyncIterator[None]:
     bind_state(app, state)
     monitoring.bind_dependency_looks(app, state)
     app.tracer = open_tracer(app.settings, "web")
-    gauges.bind(state)
+    bind(state)
     tune_garbage_collector(_NEW_OBJECTS)
     try:
         yield

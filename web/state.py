@@ -45,8 +45,7 @@ from web.hooks import Hooks, Quotas
 from web.http import auth
 from web.http.body import bind_bodies
 from web.http.open_requests import OpenRequests
-from web.idempotency.answers import Answers, CreateAnswer
-from web.idempotency.creates import Creates
+from web.idempotency.creates import Answers, CreateAnswer, Creates
 from web.idempotency.keys import JoinResponse, sdk_key
 from web.responses.answer_cache import RequestCache
 from web.responses.create import AcceptedResponse, CreateResponse

@@ -16,8 +16,14 @@ from cli import ROOT
 from cli.embedded.data_folder import DataFolder
 from cli.embedded.detached import is_ready
 from cli.embedded.postgres import Postgres
-from cli.embedded.process import Process, ServerProcess, wait_for_port
-from cli.embedded.supervisor import StopSignal, Supervisor, stop_together
+from cli.embedded.process import (
+    Process,
+    ServerProcess,
+    StopSignal,
+    Supervisor,
+    stop_together,
+    wait_for_port,
+)
 from cli.embedded.valkey import Valkey
 from cli.errors import CommandFailed
 from cli.output import print_progress

@@ -13,8 +13,8 @@ from cli import is_checkout
 from cli.embedded.data_folder import DataFolder, default_folder
 from cli.embedded.detached import Detachment, Log, detach
 from cli.embedded.log_text import readable
+from cli.embedded.process import Stopped, StopSignal
 from cli.embedded.stack import Options, Stack
-from cli.embedded.supervisor import Stopped, StopSignal
 from cli.errors import DISK_FULL_ERRORS, CommandFailed, disk_full
 from cli.options import exit_on_failure
 from cli.output import print_status

@@ -6,84 +6,73 @@ from openai.types import Batch, BatchError
 from openai.types.batch_request_counts import BatchRequestCounts
 from openai.types.batch_usage import BatchUsage
 
-from features.batches.batch_store import batch_object
 from features.batches.lines import ENDPOINTS
 from features.batches.queries import BatchRow
+from features.batches.web import batch_object
 from features.files import document as files
-from features.reference import examples
-from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
-from features.reference.schemas import (
-    SECONDS,
-    STRING,
-    Deployment,
-    id_of,
-    list_of,
-    matching,
-    one_of_texts,
-    page_of,
-    sdk_object,
-    strict,
-)
+from features.reference import examples, schemas
 from models.wire.api_schema import Schema, const, nullable, object_schema
 from models.wire.checks.parameters import METADATA
 
-PATHS = {"batch_id": about_id("batch_")}
+PATHS = {"batch_id": schemas.about_id("batch_")}
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
-    batch = response("The batch.", "Batch", examples={"a batch": _example()})
+    batch = schemas.response("The batch.", "Batch", examples={"a batch": _example()})
     day = {"input_file_id": files.EXAMPLE["id"], "endpoint": "/v1/responses"}
     return {
-        "create_batch": operation(
+        "create_batch": schemas.operation(
             "Create a batch",
             batch,
             404,
-            body=request_body("CreateBatch", {"a day": day | {"completion_window": "24h"}}),
+            body=schemas.request_body("CreateBatch", {"a day": day | {"completion_window": "24h"}}),
             once=True,
         ),
-        "list_batches": operation(
+        "list_batches": schemas.operation(
             "List the batches",
-            response("A page of batches, the newest first.", "BatchList"),
+            schemas.response("A page of batches, the newest first.", "BatchList"),
             404,
-            parameters=[PAGING[0], PAGING[2]],
+            parameters=[schemas.PAGING[0], schemas.PAGING[2]],
         ),
-        "retrieve_batch": operation("Get a batch", batch),
-        "cancel_batch": operation("Cancel a batch", batch, 400),
+        "retrieve_batch": schemas.operation("Get a batch", batch),
+        "cancel_batch": schemas.operation("Cancel a batch", batch, 400),
     }
 
 
-def components(deployment: Deployment) -> dict[str, Schema]:
+def components(deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
-    errors = list_of(sdk_object(BatchError, code=STRING, message=STRING))
+    errors = schemas.list_of(
+        schemas.sdk_object(BatchError, code=schemas.STRING, message=schemas.STRING)
+    )
     expiry = object_schema({"anchor": const("created_at"), "seconds": files.LIFETIME})
     return {
-        "CreateBatch": strict(
+        "CreateBatch": schemas.strict(
             {
-                "input_file_id": STRING,
-                "endpoint": one_of_texts(ENDPOINTS),
-                "completion_window": matching("[1-9][0-9]{0,5}[smhd]"),
+                "input_file_id": schemas.STRING,
+                "endpoint": schemas.one_of_texts(ENDPOINTS),
+                "completion_window": schemas.matching("[1-9][0-9]{0,5}[smhd]"),
             },
             {"metadata": METADATA.schema(deployment.sent), "output_expires_after": expiry},
         ),
-        "Batch": sdk_object(
+        "Batch": schemas.sdk_object(
             Batch,
-            id=id_of("batch_"),
-            endpoint=one_of_texts(ENDPOINTS),
+            id=schemas.id_of("batch_"),
+            endpoint=schemas.one_of_texts(ENDPOINTS),
             errors=nullable(errors),
             input_file_id=files.FILE_ID,
             output_file_id=nullable(files.FILE_ID),
             error_file_id=nullable(files.FILE_ID),
-            request_counts=sdk_object(BatchRequestCounts),
-            usage=sdk_object(BatchUsage),
-            expires_at=SECONDS,
+            request_counts=schemas.sdk_object(BatchRequestCounts),
+            usage=schemas.sdk_object(BatchUsage),
+            expires_at=schemas.SECONDS,
             metadata=nullable(METADATA.schema(deployment.stored)),
         ),
-        "BatchList": page_of("Batch"),
+        "BatchList": schemas.page_of("Batch"),
     }
 
 
-def _example() -> Json:
+def _example() -> schemas.Json:
     """A batch that has ended."""
     start = examples.TIME
     row = BatchRow(

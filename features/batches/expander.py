@@ -4,22 +4,25 @@ A process reads the input of a batch from where it was read last, and makes a re
 in groups: the responses of a group are stored, and the cursor is moved, in one transaction. So each
 line becomes a response once, whatever dies. Only some lines of a batch are open at a time; the
 others stay in the file.
+
+Requests in batches: what they may have, and the responses that are made of those which workers
+forward to upstreams (docs/batches.md).
 """
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
 import psycopg
 import structlog
 
-from features.batches.forwarded import UNSTORED_SECONDS, PrepareForwarded, batch_request
+from features.batches import work
 from features.batches.lines import (
     RESPONSES,
     InputLine,
@@ -38,18 +41,10 @@ from features.batches.take_queries import (
     TAKE_TO_EXPAND,
     ExpandedBatch,
 )
-from features.batches.work import (
-    CRASHED,
-    GROUPS_OF_A_SLICE,
-    LEASE,
-    MAX_CRASHES,
-    NO_PAUSE,
-    PAUSE,
-    fail,
-    read_input,
-    work_on_batches,
-)
+from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
+from features.proxy.requests import RequestChecks, require_served_model, within_highest_tier
 from models.celery.queue import JobQueue
+from models.config.routes import Routes
 from models.config.settings import Settings
 from models.db.arrays import Ints, Texts, Uuids
 from models.db.database import DATABASE_UNAVAILABLE, Pool, fetch, fetch_idempotent
@@ -66,18 +61,113 @@ from models.errors import (
     Unavailable,
 )
 from models.files.storage import FileStorage
-from models.ids import batch_id
+from models.ids import batch_id, new_item_id, new_uuid
 from models.lifecycle import Lane
 from models.redis.channels import BACKGROUND
 from models.redis.quota_counters import Demand
 from models.windows import WindowTimes
 from models.wire.json_input import BodyLimits
+from models.wire.purpose import forward_parameters, request_item
+from models.wire.request import CreateRequest, is_prewarm
 from web.admission import limits_of_project
 from web.counters import count_accepted
 from web.hooks import Quotas
 from web.http.auth import require_scope
 from web.http.body import JsonBody, run_sized
 from web.responses.create import CreateResponse
+from web.responses.opening import Opening
+from web.state import AppState
+
+UNSTORED_SECONDS = 3 * 24 * 3600
+"""So long after its end a response with `store: false` is kept at most, until its result is in the
+output file."""
+_ENDPOINTS: Final = {f"/v1{endpoint.path}": endpoint for endpoint in ENDPOINTS}
+
+
+class PrepareForwarded:
+    """Makes responses of requests that workers forward."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    async def prepare_line(self, key: ApiKey, path: str, body: JsonBody, request_id: str) -> NewRow:
+        """The response to the request in a line of a batch for the endpoint `path`, which the
+        caller stores. It is checked as a POST is, without quotas. `request_id` is stored.
+
+        Raises InvalidRequest, NotFound, ModelNotAllowed or UpstreamNotConfigured.
+        """
+        endpoint = _ENDPOINTS[path]
+        routes = self._state.routes_of(key)
+        model = await self._check(endpoint, routes, key, body)
+        sent = within_highest_tier(endpoint, key, routes.find(model), body.value)
+        request = CreateRequest(model, [], {}, background=True, store=False)
+        opening = Opening.of(request, new_uuid(), self._state.lease.clock.now())
+        item = await body.run(partial(request_item, new_item_id, sent))
+        return NewRow(
+            id=opening.id,
+            project=key.project_id,
+            background=True,
+            store=False,
+            model=model,
+            parameters=orjson.dumps(forward_parameters(endpoint.path)),
+            created_at=opening.facts.created_at,
+            waiter=None,
+            request_id=request_id,
+            lane=Lane.BATCH,
+            items=orjson.dumps([item]),
+            last=len(opening.frames) - 1,
+            frames=b"".join(opening.frames),
+            api_key=key.id,
+            kept_for=UNSTORED_SECONDS,
+        )
+
+    async def _check(
+        self, endpoint: ProxiedEndpoint, routes: Routes, key: ApiKey, body: JsonBody
+    ) -> str:
+        """The model of the request."""
+        if body.value.get("stream"):
+            raise InvalidRequest(
+                "A request in a batch cannot be streamed.",
+                param="stream",
+                code="unsupported_parameter",
+            )
+        named = body.value.get("model")
+        model = require_served_model(endpoint, routes, key, named)
+        egress = self._state.egress.of_project(key.policy.egress)
+        checks = RequestChecks(endpoint, model, key, self._state.validation.account_ids, egress)
+        await checks.check_body(body.value, body.size)
+        return model
+
+
+def batch_request(request: CreateRequest, body: Any) -> CreateRequest:
+    """The request in this body as a batch runs it: in the background, without the cache. Raises
+    InvalidRequest for one that is streamed, in a conversation, or without an answer."""
+    if is_prewarm(body):
+        raise InvalidRequest(
+            "A request in a batch cannot only prepare a prompt cache: leave 'prewarm' out.",
+            param="prompt_cache_options.prewarm",
+            code="unsupported_parameter",
+        )
+    if request.stream:
+        raise InvalidRequest(
+            "A request in a batch cannot be streamed.", param="stream", code="unsupported_parameter"
+        )
+    if "background_options" in request.parameters:
+        raise InvalidRequest(
+            "A request in a batch has the batch's 'completion_window': leave "
+            "'background_options' out.",
+            param="background_options",
+            code="unsupported_parameter",
+        )
+    if request.conversation is not None:
+        raise InvalidRequest(
+            "A request in a batch cannot be in a conversation. Send 'previous_response_id' or the "
+            "history as 'input' instead.",
+            param="conversation",
+            code="unsupported_parameter",
+        )
+    return replace(request, background=True, cache=None)
+
 
 logger = structlog.get_logger()
 
@@ -124,7 +214,7 @@ class Expander:
 
     async def run(self, poll: DuePoll) -> None:
         """Expands until it is cancelled. `poll`: finds due batches."""
-        await work_on_batches(
+        await work.work_on_batches(
             self._pool, TAKE_TO_EXPAND, RELEASE_EXPANSION, EXPANSION_IS_DUE, self._try, poll
         )
 
@@ -133,20 +223,20 @@ class Expander:
             has_more = await self._expand(batch)
         except QuotaExceeded:
             return _PAUSE_OF_QUOTA
-        return NO_PAUSE if has_more else PAUSE
+        return work.NO_PAUSE if has_more else work.PAUSE
 
     async def _expand(self, batch: ExpandedBatch) -> bool:
         """Expands a slice of the lines, or as many as may be open; whether more can be expanded.
         Raises InputGone, QuotaExceeded, StorageError, Unavailable, and what DATABASE_UNAVAILABLE
         names."""
-        if batch.crashes >= MAX_CRASHES:
-            await fail(self._pool, batch.id, CRASHED)
+        if batch.crashes >= work.MAX_CRASHES:
+            await work.fail(self._pool, batch.id, work.CRASHED)
             return False
         room = self._settings.batches.open - batch.open
         if room <= 0:
             return False
         found = batch.project_id, batch.input_file_id
-        chunks = await read_input(self._pool, self._storage, *found, batch.expanded_bytes)
+        chunks = await work.read_input(self._pool, self._storage, *found, batch.expanded_bytes)
         keys = await fetch_idempotent(self._pool, FIND_API_KEY_BY_ID, {"id": batch.api_key_id})
         key = keys[0] if keys else None
         start, groups = batch.expanded_bytes, 0
@@ -160,7 +250,7 @@ class Expander:
                     return False
                 start, groups = lines[-1].end, groups + 1
                 room -= sum(not is_blank(line) for line in lines)
-                if room < _MAX_LINES or groups == GROUPS_OF_A_SLICE:
+                if room < _MAX_LINES or groups == work.GROUPS_OF_A_SLICE:
                     return room >= _MAX_LINES
         return False
 
@@ -231,7 +321,7 @@ class Expander:
             "to_line": last.number,
             "to_byte": last.end,
             "requests": len(made),
-            "lease": LEASE,
+            "lease": work.LEASE,
         }
         expanded = {
             "id": batch.id,

@@ -5,27 +5,99 @@ from uuid import UUID
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from features.batches import batch_contents, service
 from features.batches import queries as statements
-from features.batches.batch_contents import FILES, find_batch
-from features.batches.failed_lines import FailedLines, read_failed
-from features.batches.retry import BatchFiles, BatchNotRetried, refusal, retry_failed
+from features.batches import retry, service
 from features.console.access import EVERYONE
 from features.console.page import (
+    HEADERS,
     Change,
     Made,
     Page,
     PageError,
     Visit,
+    choice,
     confirmed,
+    not_found,
     read_list,
 )
-from features.files.queries import FILE_PARTS
+from features.files.content_response import ContentResponse, content_headers
+from features.files.queries import FILE_PARTS, FIND_FILE
 from models.db.arrays import Uuids
-from models.db.database import Connection, fetch_idempotent
+from models.db.database import Connection, execute, fetch_idempotent, find_by_id
+from models.db.queries.audit import RECORD, AuditEntry
 from models.db.queries.listing import REQUEST_STATES
+from models.files.content import read_content
 from models.files.storage import StorageError
 from models.ids import batch_id, file_id, parse_batch_id
+from models.lifecycle import Status
+
+FILES = ("input", "output", "error")
+"""The files of a batch."""
+_MOST_RESPONSES = 200
+_LOOKED_AT = 10_000
+"""Responses of a batch among which those with a status are searched."""
+
+
+async def find_batch(visit: Visit, public_id: str) -> statements.ListedBatch:
+    """Raises PageError (404)."""
+    batch = await find_by_id(visit.pool, statements.SHOW_BATCH, parse_batch_id(public_id))
+    if batch is None or not visit.owns(batch.project_id):
+        raise not_found("batch")
+    return batch
+
+
+async def show_responses(visit: Visit) -> Response:
+    """The responses that were made of a batch."""
+    batch = await find_batch(visit, visit.request.path_params["id"])
+    public_id = batch_id(batch.id)
+    status = choice(visit.query, "status", list(Status)) if visit.query.get("status") else None
+    values = {
+        "request_id": public_id,
+        "status": status,
+        "look_at": _LOOKED_AT,
+        "max_rows": _MOST_RESPONSES + 1,
+    }
+    found = await fetch_idempotent(visit.pool, statements.RESPONSES_OF_BATCH, values)
+    return visit.page(
+        "batch_responses.html",
+        batch=batch,
+        public_id=public_id,
+        responses=found[:_MOST_RESPONSES],
+        has_more=len(found) > _MOST_RESPONSES,
+        most=_MOST_RESPONSES,
+        looked_at=_LOOKED_AT,
+        chosen=status,
+        statuses=[(each.value, each.value.replace("_", " ")) for each in Status],
+    )
+
+
+async def download(visit: Visit) -> Response:
+    """A file of a batch, which has inputs or outputs: for those who may read them. The audit log
+    records it."""
+    batch = await find_batch(visit, visit.request.path_params["id"])
+    kind = visit.request.path_params["kind"]
+    if kind not in FILES:
+        raise not_found("file")
+    if not visit.may_read:
+        raise PageError(403, "It is hidden", "Ask to see inputs and outputs on the batch's page.")
+    identifier, storage = getattr(batch, f"{kind}_file_id"), visit.state.storage
+    file = await find_by_id(visit.pool, FIND_FILE, identifier, project=batch.project_id)
+    if file is None or storage is None:
+        raise not_found("file")
+    visit.state.count_transfer(visit.request)
+    entry = AuditEntry(
+        visit.actor,
+        "batch.reveal",
+        batch_id(batch.id),
+        project=batch.project,
+        details={"file": kind},
+    )
+    await execute(visit.pool, RECORD, entry.values())
+    parts = await fetch_idempotent(visit.pool, FILE_PARTS, {"id": file.id})
+    headers = HEADERS | content_headers(file.filename, file.media_type, file.bytes)
+    timeout = visit.state.settings.web.send_timeout.total_seconds()
+    return ContentResponse(read_content(storage, parts, 0, file.bytes), 200, headers, timeout)
+
 
 _MOST_ERRORS = 100
 
@@ -60,7 +132,7 @@ async def show(visit: Visit) -> Response:
         failed=failed,
         stored=await _stored(visit, failed),
         problem=problem,
-        refusal=refusal(batch),
+        refusal=retry.refusal(batch),
     )
 
 
@@ -71,7 +143,7 @@ def _file(batch: statements.ListedBatch, kind: str) -> str | None:
 
 async def _failed_lines(
     visit: Visit, batch: statements.ListedBatch
-) -> tuple[FailedLines | None, str | None]:
+) -> tuple[retry.FailedLines | None, str | None]:
     """The first failed requests, or why they cannot be read."""
     storage = visit.state.storage
     if batch.error_file_id is None or storage is None:
@@ -80,12 +152,12 @@ async def _failed_lines(
     if not parts:
         return None, "Its error file was deleted." if batch.has_ended else None
     try:
-        return await read_failed(storage, parts), None
+        return await retry.read_failed(storage, parts), None
     except StorageError as error:
         return None, f"The failed requests cannot be read now: {error}."
 
 
-async def _stored(visit: Visit, failed: FailedLines | None) -> set[UUID]:
+async def _stored(visit: Visit, failed: retry.FailedLines | None) -> set[UUID]:
     """The responses of failed requests that are still there."""
     if failed is None:
         return set()
@@ -96,17 +168,17 @@ async def _stored(visit: Visit, failed: FailedLines | None) -> set[UUID]:
 async def _retry(visit: Visit, fields: QueryParams) -> Change:
     """Makes a new batch of the failed requests of one."""
     batch = await find_batch(visit, fields.get("id", ""))
-    if (reason := refusal(batch)) is not None:
+    if (reason := retry.refusal(batch)) is not None:
         raise _not_retried(reason)
     if visit.state.storage is None:
         raise _not_retried("this server stores no files any more")
-    files = BatchFiles(visit.state.storage, visit.state.settings.files)
+    files = retry.BatchFiles(visit.state.storage, visit.state.settings.files)
     before = "" if batch.retried_by is None else f" {batch_id(batch.retried_by)} did so before."
 
     async def make(connection: Connection) -> Made:
         try:
-            made = await retry_failed(connection, files, batch, visit.actor)
-        except BatchNotRetried as refused:
+            made = await retry.retry_failed(connection, files, batch, visit.actor)
+        except retry.BatchNotRetried as refused:
             raise _not_retried(refused) from None
         except (StorageError, TimeoutError) as error:
             raise PageError(503, "Files cannot be read", f"The storage says: {error}.") from None
@@ -166,5 +238,6 @@ PAGES = (
     *confirmed("/batches/cancel", _cancel),
     *confirmed("/batches/retry", _retry),
     Page("/batches/{id}", show, roles=EVERYONE),
-    *batch_contents.PAGES,
+    Page("/batches/{id}/responses", show_responses, roles=EVERYONE),
+    Page("/batches/{id}/files/{kind}", download),
 )

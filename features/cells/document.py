@@ -1,8 +1,19 @@
 """The view of a cell in the API document."""
 
 from features.cells.views import COLUMNS, MAX_ROWS
-from features.reference.parts import ADMIN, Json, operation, query_parameter, request_body, response
-from features.reference.schemas import OBJECT, STRING, Deployment, array_of, one_of_texts
+from features.reference.schemas import (
+    ADMIN,
+    OBJECT,
+    STRING,
+    Deployment,
+    Json,
+    array_of,
+    one_of_texts,
+    operation,
+    query_parameter,
+    request_body,
+    response,
+)
 from models.wire.api_schema import Schema, const, object_schema
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from features.cells.queries import VALID_KEYS_OF_CELL
 from features.operator.filter import LAST_ID
-from features.tenants.usage_sums import Bounds, UsageFilter, read_sums
+from features.tenants.usage_pages import Bounds, UsageFilter, read_sums
 from models.db.database import Pool, fetch_idempotent
 from models.db.queries.audit import LIST
 from models.db.queries.organization import LIST_PROJECTS

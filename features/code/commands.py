@@ -130,8 +130,8 @@ def _destinations(hosts: str) -> "Destinations":
     from pydantic import TypeAdapter, ValidationError
 
     from features.code.egress import destinations
-    from models.allowed_hosts import allowed_hosts
     from models.config.values import TextList
+    from models.hosts import allowed_hosts
 
     try:
         return destinations(allowed_hosts(TypeAdapter(TextList).validate_python(hosts)))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from features.code.sandbox.proxy import Destinations, Refused, Target
-from models.allowed_hosts import AllowedHosts
 from models.config.groups import EgressSettings
 from models.egress import NOT_REACHED, EgressPolicy, EgressRefused, FetchTarget
+from models.hosts import AllowedHosts
 from worker.outbound.guarded_session import ThreadedResolver
 
 

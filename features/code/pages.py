@@ -3,8 +3,8 @@
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from features.code import queries as statements
 from features.code import service
-from features.code import session_queries as statements
 from features.console.access import EVERYONE
 from features.console.page import (
     Change,

@@ -7,10 +7,8 @@ from starlette.responses import Response
 
 from features.code.web import Code
 from features.files.content_response import ContentResponse, content_headers
-from features.files.routes import behind
-from features.files.store import storage_unavailable
+from features.files.routes import begun
 from features.request_bodies import counted_body
-from models.files.storage import StorageError
 from models.redis.quota_counters import Demand
 from web.http.auth import FilesKey
 from web.http.body import counted_json
@@ -102,14 +100,10 @@ async def container_file_content(
     state, access = app_state(request), Code.of(request).access
     state.count_transfer(request)
     _, row = await access.find_file(key.project_id, container_id, container_file_id)
-    chunks = await access.content(row)
-    try:
-        first = await anext(chunks, b"")
-    except StorageError as error:
-        raise storage_unavailable(error) from error
+    chunks = await begun(await access.content(row))
     headers = content_headers(row.path.rpartition("/")[2], None, row.bytes)
     timeout = state.settings.web.send_timeout.total_seconds()
-    return ContentResponse(behind(first, chunks), 200, headers, timeout)
+    return ContentResponse(chunks, 200, headers, timeout)
 
 
 ROUTERS = (router,)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from features.code import queries, session_queries
+from features.code import queries
 from features.code.containers import ContainerFile
 from features.files.objects import clean_name
 from features.files.queries import COMPLETE_FILE
@@ -74,7 +74,7 @@ async def stop(connection: Connection, container: UUID, project: str, actor: Act
         project=project,
     )
     values = {"id": container, **entry.values()}
-    return bool(await fetch(connection, session_queries.STOP_SESSION, values))
+    return bool(await fetch(connection, queries.STOP_SESSION, values))
 
 
 def link_values(project: UUID, container: UUID, file_ids: Sequence[str]) -> dict[str, object]:

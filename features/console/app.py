@@ -20,7 +20,6 @@ from features.console import (
     overview,
     response,
     responses,
-    reveal,
     saved_filters,
     tail,
 )
@@ -76,7 +75,6 @@ PAGES: tuple[Page, ...] = (
     *activity.PAGES,
     *responses.PAGES,
     *saved_filters.PAGES,
-    *reveal.PAGES,
     *tail.PAGES,
     *compare.PAGES,
     *content.PAGES,

@@ -1,29 +1,25 @@
-"""Input and output of a response on pages of the console. Only for a session that has asked to see
-them; the audit log has an entry about each response whose content is shown."""
+"""Input and output of a response on pages of the console, and their first lines in a list. Only for
+a session that has asked to see them; the audit log has an entry about each response whose content
+is shown."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from starlette.responses import Response
 
+from features.console import conversation
 from features.console.access import EVERYONE
-from features.console.conversation import (
-    Entry,
-    entries_of,
-    image_in,
-    instructions_entry,
-    is_image_id,
-    written_texts,
-)
 from features.console.page import HEADERS, Page, PageError, Visit, choice, not_found
 from features.console.page_room import MAX_PART, PageRoom, pretty_json, sendable
 from features.console.response_queries import ITEM, LARGE_MESSAGE
 from features.operator.service import record_reveal
+from models.db.arrays import Uuids
 from models.db.database import fetch_idempotent, find_by_id
-from models.db.queries import read
-from models.db.queries.listing import RESPONSE_DETAILS, ResponseDetails
+from models.db.queries import listing, read
+from models.db.queries.listing import RESPONSE_DETAILS, ListedResponseRow, Preview, ResponseDetails
 from models.db.queries.progress import PROJECT_OF
 from models.db.queries.read import ResponseRow
 from models.ids import parse_response_id, response_id
@@ -37,7 +33,7 @@ _LISTED_ITEMS = 60
 _RELATED_ITEMS = 10
 """Of input and output of a response before this one."""
 _MAX_SIZE = 1024 * 1024
-"""Of all items of a page together (models/wire/json_values.py)."""
+"""Of all items of a page together (models/wire/json_input.py)."""
 _IMAGES = 4
 """Large images behind which the next items of a page are read."""
 _MAX_ITEM_SIZE = 8 * 1024 * 1024
@@ -53,9 +49,9 @@ _PAGES = {"input": read.INPUT_ITEMS, "output": read.OUTPUT_PAGE}
 class Content:
     """What a response was asked and has answered."""
 
-    instructions: Entry | None
-    input: list[Entry]
-    output: list[Entry]
+    instructions: conversation.Entry | None
+    input: list[conversation.Entry]
+    output: list[conversation.Entry]
     has_earlier_input: bool
     has_more_output: bool
 
@@ -106,10 +102,10 @@ async def read_content(
     def content() -> Content:
         room = PageRoom()
         # The output first: it is what somebody looks for, and the room may end.
-        output = entries_of(found_output[:outputs], room)
+        output = conversation.entries_of(found_output[:outputs], room)
         return Content(
-            instructions=instructions_entry(row.parameters.get("instructions"), room),
-            input=entries_of(reversed(found_input[:inputs]), room),
+            instructions=conversation.instructions_entry(row.parameters.get("instructions"), room),
+            input=conversation.entries_of(reversed(found_input[:inputs]), room),
             output=output,
             has_earlier_input=len(found_input) > inputs,
             has_more_output=len(found_output) > outputs,
@@ -151,7 +147,7 @@ async def _read_items(
     found = await fetch_idempotent(visit.pool, _PAGES[direction][order], values)
     items = [(item.id, item.payload) for item in found]
     large = next((at for at, (_, payload) in enumerate(items) if payload is None), None)
-    if large is not None and is_image_id(items[large][0]) and images:
+    if large is not None and conversation.is_image_id(items[large][0]) and images:
         # What stands behind an image is read beside it.
         item = items[large][0]
         more = await _read_items(
@@ -184,7 +180,7 @@ async def show_items(visit: Visit) -> Response:
     after = visit.query.get("after")
     found = await _read_items(visit, identifier, direction, "asc", _LISTED_ITEMS + 1, after)
     shown = found[:_LISTED_ITEMS]
-    entries = await asyncio.to_thread(entries_of, shown, PageRoom())
+    entries = await asyncio.to_thread(conversation.entries_of, shown, PageRoom())
     return visit.page(
         "items.html",
         id=response_id(identifier),
@@ -210,7 +206,7 @@ async def show_item(visit: Visit) -> Response:
         raise not_found("item")
     payload, text, json_text = found[0].payload, "", found[0].beginning
     if payload is not None:
-        text = sendable("\n\n".join(written_texts(payload))[:_MAX_SHOWN])
+        text = sendable("\n\n".join(conversation.written_texts(payload))[:_MAX_SHOWN])
         json_text = sendable(pretty_json(payload)[:_MAX_SHOWN])
     return visit.page(
         "item.html",
@@ -234,7 +230,7 @@ async def show_image(visit: Visit) -> Response:
     if payload is not None:
         for project in await fetch_idempotent(visit.pool, PROJECT_OF, {"id": identifier}):
             [payload] = await visit.state.images.filled(project, [payload])
-        image = await asyncio.to_thread(image_in, payload)
+        image = await asyncio.to_thread(conversation.image_in, payload)
     if image is None:
         raise not_found("image")
     return Response(image[0], media_type=image[1], headers=HEADERS)
@@ -281,3 +277,30 @@ PAGES = (
     Page("/responses/{response_id}/image", show_image, roles=EVERYONE),
     Page("/responses/{response_id}/json", show_json, roles=EVERYONE),
 )
+
+
+_READ_OF_TEXT = 400
+"""Of a text, of which the first line is shown."""
+_SHOWN_OF_LINE = 160
+
+
+async def read_previews(
+    visit: Visit, rows: Sequence[ListedResponseRow]
+) -> dict[UUID, Preview] | None:
+    """By the response; None: this session shows no inputs and outputs."""
+    if not visit.may_read or not rows:
+        return None
+    values = {"ids": Uuids([row.id for row in rows]), "characters": _READ_OF_TEXT}
+    found = await fetch_idempotent(visit.pool, listing.PREVIEWS, values)
+    return {
+        each.id: Preview(each.id, _first_line(each.input), _first_line(each.output))
+        for each in found
+    }
+
+
+def _first_line(text: str | None) -> str | None:
+    """The first line that is not empty, cut."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    if not lines:
+        return None
+    return lines[0] if len(lines[0]) <= _SHOWN_OF_LINE else f"{lines[0][:_SHOWN_OF_LINE]}…"

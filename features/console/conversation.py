@@ -19,18 +19,9 @@ from features.console.page_room import (
     sendable,
 )
 from models.files.kinds import IMAGES, Examination
+from models.wire import item_types
 from models.wire.events import Item
 from models.wire.image_marks import marked_sizes
-from models.wire.item_types import (
-    APPROVAL_REQUEST,
-    APPROVAL_RESPONSE,
-    ARGUMENT_FIELDS,
-    CALLS,
-    ID_PREFIXES,
-    OUTPUTS,
-    SERVER_CALLS,
-    TEXT_FIELDS,
-)
 
 IMAGE_CALL = "image_generation_call"
 _MAX_PARTS = 50
@@ -44,7 +35,7 @@ _MAX_NAME = 200
 _LONG = 600
 """Characters of instructions above which they are folded."""
 _ROLES = {"assistant": "Assistant", "user": "User", "system": "System", "developer": "Developer"}
-_TEXTS = TEXT_FIELDS | {"input_text": "text", "text": "text"}
+_TEXTS = item_types.TEXT_FIELDS | {"input_text": "text", "text": "text"}
 """Types of content parts that are Markdown -> the field of the text."""
 _RESULTS = {"output": "Result", "outputs": "Result", "results": "Result", "error": "Error"}
 """Fields of a call that say what became of it -> their names on the page."""
@@ -97,13 +88,13 @@ def entries_of(items: Iterable[tuple[str, Item | None]], room: PageRoom) -> list
             entries.append(_large_entry(identifier))
             continue
         kind = _type(item)
-        call = calls.get(str(item.get("call_id"))) if kind in OUTPUTS else None
+        call = calls.get(str(item.get("call_id"))) if kind in item_types.OUTPUTS else None
         if call is not None:
             call.parts += _result_parts(item, room)
             continue
         entry = _entry(identifier, item, room)
         entries.append(entry)
-        if kind in CALLS:
+        if kind in item_types.CALLS:
             calls[str(item.get("call_id"))] = entry
     return entries
 
@@ -119,7 +110,7 @@ def _large_entry(identifier: str) -> Entry:
 
 def is_image_id(identifier: str) -> bool:
     """Whether the id is one of calls that make images."""
-    return identifier.startswith(f"{ID_PREFIXES[IMAGE_CALL]}_")
+    return identifier.startswith(f"{item_types.ID_PREFIXES[IMAGE_CALL]}_")
 
 
 def instructions_entry(instructions: object, room: PageRoom) -> Entry | None:
@@ -146,12 +137,16 @@ def _entry(identifier: str, item: Item, room: PageRoom) -> Entry:
     if kind == "tool_search_output":
         title = f"Loaded tools: {', '.join(_tool_names(item))}"[:_MAX_NAME]
         return Entry(identifier, EntryKind.RESULT, sendable(title), parts=[room.json(item)])
-    if kind in OUTPUTS:
+    if kind in item_types.OUTPUTS:
         parts = _result_parts(item, room)
         return Entry(identifier, EntryKind.RESULT, "Result of a tool call", parts=parts)
-    if kind in CALLS or kind in SERVER_CALLS or kind == APPROVAL_REQUEST:
+    if (
+        kind in item_types.CALLS
+        or kind in item_types.SERVER_CALLS
+        or kind == item_types.APPROVAL_REQUEST
+    ):
         return _call(identifier, item, room)
-    if kind == APPROVAL_RESPONSE:
+    if kind == item_types.APPROVAL_RESPONSE:
         title = "Approved a tool call" if item.get("approve") else "Refused a tool call"
         return Entry(identifier, EntryKind.OTHER, title, parts=[room.json(_arguments(item))])
     if kind == "mcp_list_tools":
@@ -245,7 +240,7 @@ def image_in(item: Item) -> tuple[bytes, str] | None:
 
 
 def _arguments(item: Item) -> Any:
-    text = item.get(ARGUMENT_FIELDS.get(_type(item), "arguments"))
+    text = item.get(item_types.ARGUMENT_FIELDS.get(_type(item), "arguments"))
     if isinstance(text, str):
         return text
     left_out = _NO_ARGUMENTS | _RESULTS.keys()

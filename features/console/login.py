@@ -1,5 +1,10 @@
 """Logging in and out: by a token of the settings, by a key of a project with the scope `console`,
-or by a link that is valid once."""
+or by a link that is valid once. Inputs and outputs of clients are hidden, until somebody asks to
+see them in this session.
+
+The audit log has an entry when a session asks (`console.reveal`), and one for each response whose
+page shows them then (`response.reveal`).
+"""
 
 import asyncio
 
@@ -18,6 +23,7 @@ from features.console.access import (
     delete_session_cookie,
     derived_token,
     role_of_token,
+    set_reveal_cookie,
     set_session_cookie,
 )
 from features.console.page import Page, Visit
@@ -158,8 +164,28 @@ async def record(visit: Visit, action: str) -> None:
     await execute(visit.pool, RECORD, entry.values())
 
 
+async def reveal(visit: Visit) -> Response:
+    """Shows inputs and outputs in this session, and leads back to the page of the form."""
+    fields = await visit.form(visit.user.token)
+    await record(visit, "console.reveal")
+    answer = visit.redirect(visit.own_path(fields.get("next", "")))
+    set_reveal_cookie(visit.request, answer, visit.user, visit.root)
+    return answer
+
+
+async def hide(visit: Visit) -> Response:
+    """Hides them again."""
+    fields = await visit.form(visit.user.token)
+    answer = visit.redirect(visit.own_path(fields.get("next", "")))
+    delete_reveal_cookie(visit.request, answer, visit.root)
+    return answer
+
+
+_REVEALING = frozenset((Role.OPERATOR, Role.PROJECT))
 PAGES = (
     Page("/login", show_login, needs_login=False),
     Page("/login", log_in, method="POST", needs_login=False),
     Page("/logout", log_out, method="POST", roles=EVERYONE),
+    Page("/reveal", reveal, method="POST", roles=_REVEALING),
+    Page("/hide", hide, method="POST", roles=_REVEALING),
 )

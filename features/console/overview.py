@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
-from features.console.outages import Outage, read_outages
+from features.console.capacity import Outage, read_outages
 from features.console.page import Page, Problem, Visit
 from features.console.responses import find
 from features.operator.filter import LAST_ID, Filter

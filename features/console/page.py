@@ -289,7 +289,7 @@ class Visit:
     @cached_property
     def may_read(self) -> bool:
         """Whether inputs and outputs are shown: the role allows it, and they were asked for in this
-        session (features/console/reveal.py). A page that shows those of one response also
+        session (features/console/login.py). A page that shows those of one response also
         records it (`record_reveal` in features/operator/service.py)."""
         return is_revealed(self.request, self.user)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
+from features.console import response_queries
 from features.console.access import EVERYONE
 from features.console.content import (
     Content,
@@ -20,15 +21,6 @@ from features.console.content import (
     response_id_of,
 )
 from features.console.page import Page, Visit
-from features.console.response_queries import (
-    BLOCKS_WITH,
-    CALLER,
-    CHAIN_BEFORE,
-    FIRST_OUTPUT,
-    OF_CONVERSATION,
-    Caller,
-    RelatedResponse,
-)
 from features.console.waterfall import ToolTimes, Waterfall, draw
 from features.operator.history import History, read_history
 from models.db.database import Pool, fetch_idempotent, find_by_id
@@ -76,7 +68,7 @@ class Figures:
 class Related:
     """The chain or the conversation that a response belongs to."""
 
-    before: list[RelatedResponse]
+    before: list[response_queries.RelatedResponse]
     """the oldest first"""
     has_earlier: bool
     after: list[UUID]
@@ -90,7 +82,7 @@ class Shown:
     id: str
     history: History
     details: listing.ResponseDetails
-    caller: Caller
+    caller: response_queries.Caller
     figures: Figures
     waterfall: Waterfall
     calls: list[listing.ToolCallRow]
@@ -126,7 +118,7 @@ async def _read(visit: Visit, identifier: UUID) -> Shown:
     pool = visit.pool
     details = await read_details(visit, identifier)
     history = await read_history(pool, identifier)
-    caller = await find_by_id(pool, CALLER, identifier)
+    caller = await find_by_id(pool, response_queries.CALLER, identifier)
     if history is None or caller is None:
         raise no_response(response_id(identifier))
     most = {"id": identifier, "max_rows": _MAX_CALLS + 1}
@@ -149,7 +141,7 @@ async def _read(visit: Visit, identifier: UUID) -> Shown:
 async def _read_answered(pool: Pool, identifier: UUID) -> dict[str, datetime]:
     """When items of the output were complete, as far as the searched part of the log says so."""
     values = {"id": identifier, "mark": _ITEM_DONE, **_LOG_LIMITS}
-    blocks = await fetch_idempotent(pool, BLOCKS_WITH, values)
+    blocks = await fetch_idempotent(pool, response_queries.BLOCKS_WITH, values)
     return {
         orjson.loads(frame.partition(b"\ndata: ")[2])["item"].get("id"): block.stored_at
         for block in blocks
@@ -166,7 +158,7 @@ async def _read_first_output(
     opening = history.logs.get(0)
     begun = 0 if opening is None else opening.last + 1
     values = {"id": history.state.id, "begun": begun}
-    found = await fetch_idempotent(pool, FIRST_OUTPUT, values)
+    found = await fetch_idempotent(pool, response_queries.FIRST_OUTPUT, values)
     return found[0] if found else None
 
 
@@ -212,16 +204,16 @@ async def _read_related(pool: Pool, details: listing.ResponseDetails) -> Related
     after = await fetch_idempotent(pool, listing.NEXT_RESPONSES, values)
     if details.conversation_id is not None:
         limits = {"conversation": details.conversation_id, "max_items": _MAX_CONVERSATION_ITEMS}
-        found = await fetch_idempotent(pool, OF_CONVERSATION, limits)
+        found = await fetch_idempotent(pool, response_queries.OF_CONVERSATION, limits)
         after = [*after, *(row.id for row in reversed(found) if row.id > identifier)][:_MAX_NEXT]
         return _related([row for row in found if row.id < identifier], after)
     if details.previous_response_id is None:
         return Related([], has_earlier=False, after=after)
     limit = {"id": identifier, "most": _MAX_RELATED + 1}
-    return _related(await fetch_idempotent(pool, CHAIN_BEFORE, limit), after)
+    return _related(await fetch_idempotent(pool, response_queries.CHAIN_BEFORE, limit), after)
 
 
-def _related(before: Sequence[RelatedResponse], after: list[UUID]) -> Related:
+def _related(before: Sequence[response_queries.RelatedResponse], after: list[UUID]) -> Related:
     """`before`: the nearest first."""
     shown = list(reversed(before[:_MAX_RELATED]))
     return Related(shown, has_earlier=len(before) > len(shown), after=after)

@@ -157,4 +157,4 @@ ITEM = Query(
     WholeItem,
 )
 """Selects an item of the input or output of a response. `max_size`: of an item that is read as a whole
-(models/wire/json_values.py); `max_stored`: bytes as it is stored. No row: it has none of that id."""
+(models/wire/json_input.py); `max_stored`: bytes as it is stored. No row: it has none of that id."""

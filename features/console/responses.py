@@ -12,11 +12,10 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from features.console.access import EVERYONE
-from features.console.choices import Choices, near_model, read_choices
+from features.console.content import read_previews
 from features.console.notice import Notice, outcome
 from features.console.page import PAGE_SIZE, Page, PageError, Visit, back_path, choice
-from features.console.previews import read_previews
-from features.console.saved_filters import read_saved_filters
+from features.console.saved_filters import Choices, near_model, read_choices, read_saved_filters
 from features.operator import document_search, service
 from features.operator.diagnosis import diagnose
 from features.operator.document_search import Found, SearchTooSlow, has_few_open, look_up

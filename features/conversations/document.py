@@ -2,76 +2,74 @@
 
 from openai.types.conversations import Conversation
 
-from features.reference import examples
+from features.reference import examples, schemas
 from features.reference.document import INCLUDE
-from features.reference.parts import PAGING, Json, about_id, operation, request_body, response
 from features.reference.response_schema import CONVERSATION_ID
-from features.reference.schemas import Deployment, array_of, deleted, page_of, sdk_object
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 from models.wire.checks.parameters import METADATA
 from models.wire.conversation import MAX_ADDED_ITEMS, conversation_object
 
-PATHS = {"conversation_id": about_id("conv_"), "item_id": "The id of one of its items."}
-_METADATA: Json = {"metadata": {"topic": "tides"}}
-_ITEMS: Json = {"items": [{"role": "user", "content": "Say hello."}]}
+PATHS = {"conversation_id": schemas.about_id("conv_"), "item_id": "The id of one of its items."}
+_METADATA: schemas.Json = {"metadata": {"topic": "tides"}}
+_ITEMS: schemas.Json = {"items": [{"role": "user", "content": "Say hello."}]}
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
     example = conversation_object(examples.CONVERSATION_ID, examples.TIME, _METADATA["metadata"])
-    conversation = response(
+    conversation = schemas.response(
         "The conversation.", "Conversation", examples={"a conversation": example}
     )
     gone = "Deleted. The input and output of its responses are kept."
     return {
-        "create_conversation": operation(
+        "create_conversation": schemas.operation(
             "Create a conversation",
             conversation,
-            body=request_body(
+            body=schemas.request_body(
                 "CreateConversation", {"with a first item": _ITEMS | _METADATA, "empty": {}}
             ),
             once=True,
         ),
-        "retrieve_conversation": operation("Get a conversation", conversation),
-        "update_conversation": operation(
+        "retrieve_conversation": schemas.operation("Get a conversation", conversation),
+        "update_conversation": schemas.operation(
             "Update a conversation",
             conversation,
-            body=request_body("UpdateConversation", {"a topic": _METADATA}),
+            body=schemas.request_body("UpdateConversation", {"a topic": _METADATA}),
         ),
-        "delete_conversation": operation(
-            "Delete a conversation", response(gone, "DeletedConversation"), 400
+        "delete_conversation": schemas.operation(
+            "Delete a conversation", schemas.response(gone, "DeletedConversation"), 400
         ),
-        "delete_item": operation("Remove an item from a conversation", conversation, 400),
+        "delete_item": schemas.operation("Remove an item from a conversation", conversation, 400),
         **_item_operations(),
     }
 
 
-def _item_operations() -> dict[str, Json]:
+def _item_operations() -> dict[str, schemas.Json]:
     page = {"one item": examples.input_items()}
-    items = response("Items, in the list envelope.", "ConversationItemList", examples=page)
+    items = schemas.response("Items, in the list envelope.", "ConversationItemList", examples=page)
     return {
-        "add_items": operation(
+        "add_items": schemas.operation(
             "Add items to a conversation",
             items,
             parameters=INCLUDE,
-            body=request_body("AddItems", {"one item": _ITEMS}),
+            body=schemas.request_body("AddItems", {"one item": _ITEMS}),
             once=True,
         ),
-        "list_items": operation(
-            "List a conversation's items", items, parameters=[*PAGING, *INCLUDE]
+        "list_items": schemas.operation(
+            "List a conversation's items", items, parameters=[*schemas.PAGING, *INCLUDE]
         ),
-        "retrieve_item": operation(
+        "retrieve_item": schemas.operation(
             "Get an item of a conversation",
-            response("The item.", "ConversationItem"),
+            schemas.response("The item.", "ConversationItem"),
             parameters=INCLUDE,
         ),
     }
 
 
-def components(deployment: Deployment) -> dict[str, Schema]:
+def components(deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     sent = deployment.sent
-    items = array_of(reference(f"{sent.prefix}Item"), at_most=MAX_ADDED_ITEMS)
+    items = schemas.array_of(reference(f"{sent.prefix}Item"), at_most=MAX_ADDED_ITEMS)
     items["description"] = "Their ids must differ."
     metadata = nullable(METADATA.schema(sent))
     return {
@@ -81,10 +79,10 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         },
         "AddItems": object_schema({"items": {**items, "minItems": 1}}),
         "UpdateConversation": object_schema({"metadata": metadata}),
-        "Conversation": sdk_object(
+        "Conversation": schemas.sdk_object(
             Conversation, id=CONVERSATION_ID, metadata=METADATA.schema(deployment.stored)
         ),
         "ConversationItem": {"anyOf": [reference("ListedItem"), reference("OutputItem")]},
-        "ConversationItemList": page_of("ConversationItem"),
-        "DeletedConversation": deleted("conversation.deleted", CONVERSATION_ID),
+        "ConversationItemList": schemas.page_of("ConversationItem"),
+        "DeletedConversation": schemas.deleted("conversation.deleted", CONVERSATION_ID),
     }

@@ -14,139 +14,121 @@ from features.files.objects import (
 )
 from features.files.routes import LIST_SIZES, MAX_PAGE
 from features.files.uploads import MAX_PARTS
-from features.reference import examples
-from features.reference.parts import (
-    PAGING,
-    Json,
-    about_id,
-    form_body,
-    header_parameter,
-    operation,
-    query_parameter,
-    raw_response,
-    request_body,
-    response,
-)
-from features.reference.schemas import (
-    BYTES,
-    STRING,
-    Deployment,
-    array_of,
-    deleted,
-    id_of,
-    integer,
-    one_of_texts,
-    page_of,
-    sdk_object,
-)
+from features.reference import examples, schemas
 from models.db.queries.file_contents import FileRow
 from models.ids import FILE, UPLOAD, UPLOAD_PART
 from models.wire.api_schema import NULL, Schema, const, nullable, object_schema, reference
 
-PATHS = {"file_id": about_id(FILE), "upload_id": about_id(UPLOAD)}
+PATHS = {"file_id": schemas.about_id(FILE), "upload_id": schemas.about_id(UPLOAD)}
 CODES = {
     "invalid_range": "the range begins behind the end of the file",
     "too_many_parts": "the upload has received too many parts, or too many bytes",
     "upload_not_pending": "the upload was completed or cancelled, or has expired",
     "files_not_stored": "this server stores no files",
 }
-FILE_ID = id_of(FILE)
+FILE_ID = schemas.id_of(FILE)
 EXAMPLE_ID = UUID("019abc12de347000d1b2c3d4e5f60722")
 EXAMPLE = file_object(
     FileRow(EXAMPLE_ID, "tides.txt", "user_data", 1200, "text/plain", examples.TIME, None)
 )
-LIFETIME = integer(SHORTEST_LIFETIME, LONGEST_LIFETIME)
+LIFETIME = schemas.integer(SHORTEST_LIFETIME, LONGEST_LIFETIME)
 """Seconds of `expires_after`."""
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
     return {**_file_operations(), **_upload_operations()}
 
 
-def _file_operations() -> dict[str, Json]:
-    file = response("The file.", "File", examples={"a text": EXAMPLE})
+def _file_operations() -> dict[str, schemas.Json]:
+    file = schemas.response("The file.", "File", examples={"a text": EXAMPLE})
     sizes = {"type": "integer", **LIST_SIZES, "default": LIST_SIZES["maximum"]}
-    content = {"*/*": {"schema": BYTES}}
-    part = raw_response("The range of its bytes that `Range` names.", content)
+    content = {"*/*": {"schema": schemas.BYTES}}
+    part = schemas.raw_response("The range of its bytes that `Range` names.", content)
     return {
-        "create_file": operation(
-            "Upload a file", file, 408, body=form_body("CreateFile"), once=True
+        "create_file": schemas.operation(
+            "Upload a file", file, 408, body=schemas.form_body("CreateFile"), once=True
         ),
-        "list_files": operation(
+        "list_files": schemas.operation(
             "List the files",
-            response("A page of files.", "FileList"),
+            schemas.response("A page of files.", "FileList"),
             parameters=[
-                query_parameter("purpose", STRING, "Only files of this purpose."),
-                query_parameter("limit", sizes, f"Files on a page; it has at most {MAX_PAGE}."),
-                *PAGING[1:],
+                schemas.query_parameter("purpose", schemas.STRING, "Only files of this purpose."),
+                schemas.query_parameter(
+                    "limit", sizes, f"Files on a page; it has at most {MAX_PAGE}."
+                ),
+                *schemas.PAGING[1:],
             ],
         ),
-        "retrieve_file": operation("Get a file", file),
-        "delete_file": operation(
-            "Delete a file", response("Deleted, with its content.", "DeletedFile")
+        "retrieve_file": schemas.operation("Get a file", file),
+        "delete_file": schemas.operation(
+            "Delete a file", schemas.response("Deleted, with its content.", "DeletedFile")
         ),
-        "file_content": operation(
+        "file_content": schemas.operation(
             "Get the content of a file",
-            raw_response("The bytes of the file.", content),
+            schemas.raw_response("The bytes of the file.", content),
             416,
             others={"206": part},
-            parameters=[header_parameter("Range", STRING, "One range of bytes: `bytes=0-999`.")],
+            parameters=[
+                schemas.header_parameter(
+                    "Range", schemas.STRING, "One range of bytes: `bytes=0-999`."
+                )
+            ],
         ),
     }
 
 
-def _upload_operations() -> dict[str, Json]:
-    upload = response("The upload.", "Upload")
+def _upload_operations() -> dict[str, schemas.Json]:
+    upload = schemas.response("The upload.", "Upload")
     parts = {"part_ids": ["part_019abc12de347000d1b2c3d4e5f60723"]}
     begin = {"bytes": 1200, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
     return {
-        "create_upload": operation(
+        "create_upload": schemas.operation(
             "Begin an upload in parts",
             upload,
-            body=request_body("CreateUpload", {"a text": begin}),
+            body=schemas.request_body("CreateUpload", {"a text": begin}),
             once=True,
         ),
-        "add_upload_part": operation(
+        "add_upload_part": schemas.operation(
             "Upload a part",
-            response("The part.", "UploadPart"),
+            schemas.response("The part.", "UploadPart"),
             408,
-            body=form_body("AddUploadPart"),
+            body=schemas.form_body("AddUploadPart"),
             once=True,
         ),
-        "complete_upload": operation(
+        "complete_upload": schemas.operation(
             "Make a file of an upload",
             upload,
-            body=request_body("CompleteUpload", {"one part": parts}),
+            body=schemas.request_body("CompleteUpload", {"one part": parts}),
             once=True,
         ),
-        "cancel_upload": operation("Cancel an upload", upload, 400),
+        "cancel_upload": schemas.operation("Cancel an upload", upload, 400),
     }
 
 
-def components(_deployment: Deployment) -> dict[str, Schema]:
+def components(_deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
-    purpose = one_of_texts(FilePurpose)
+    purpose = schemas.one_of_texts(FilePurpose)
     return {
         **_request_bodies(),
-        "File": sdk_object(
+        "File": schemas.sdk_object(
             FileObject, id=FILE_ID, purpose=purpose, status=const("processed"), status_details=NULL
         ),
-        "FileList": page_of("File"),
-        "DeletedFile": deleted("file", FILE_ID),
-        "Upload": sdk_object(Upload, purpose=purpose, file=nullable(reference("File"))),
-        "UploadPart": sdk_object(UploadPart),
+        "FileList": schemas.page_of("File"),
+        "DeletedFile": schemas.deleted("file", FILE_ID),
+        "Upload": schemas.sdk_object(Upload, purpose=purpose, file=nullable(reference("File"))),
+        "UploadPart": schemas.sdk_object(UploadPart),
     }
 
 
 def _request_bodies() -> dict[str, Schema]:
-    purpose = one_of_texts(UPLOADED)
-    part_ids = array_of(id_of(UPLOAD_PART), 1, MAX_PARTS) | {"uniqueItems": True}
+    purpose = schemas.one_of_texts(UPLOADED)
+    part_ids = schemas.array_of(schemas.id_of(UPLOAD_PART), 1, MAX_PARTS) | {"uniqueItems": True}
     expiry = object_schema({"anchor": const("created_at"), "seconds": LIFETIME})
     form = object_schema(
-        {"file": BYTES, "purpose": purpose},
+        {"file": schemas.BYTES, "purpose": purpose},
         {
-            "expires_after[anchor]": one_of_texts(("created_at",)),
+            "expires_after[anchor]": schemas.one_of_texts(("created_at",)),
             "expires_after[seconds]": LIFETIME,
         },
     )
@@ -155,12 +137,12 @@ def _request_bodies() -> dict[str, Schema]:
         "CreateUpload": object_schema(
             {
                 "bytes": {"type": "integer", "minimum": 1},
-                "filename": STRING,
-                "mime_type": STRING,
+                "filename": schemas.STRING,
+                "mime_type": schemas.STRING,
                 "purpose": purpose,
             },
             {"expires_after": nullable(expiry)},
         ),
-        "AddUploadPart": object_schema({"data": BYTES}),
-        "CompleteUpload": object_schema({"part_ids": part_ids}, {"md5": nullable(STRING)}),
+        "AddUploadPart": object_schema({"data": schemas.BYTES}),
+        "CompleteUpload": object_schema({"part_ids": part_ids}, {"md5": nullable(schemas.STRING)}),
     }

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from models.db.queries import file_contents
 from models.db.queries.audit import recorded
-from models.db.queries.common import OPEN
-from models.db.queries.file_contents import (
-    FILE_COLUMNS,
-    IS_OPEN,
-    IS_OWN,
-    IS_VISIBLE,
-    FileRow,
-    PartRow,
-)
+from models.db.queries.common import OPEN, pages_of
 from models.db.queries.quotas import OPEN_BATCH
 from models.db.statement import Query, column
 
@@ -47,16 +40,16 @@ COMPLETE_FILE = Query(
     UPDATE files f SET bytes = :bytes, media_type = :media_type, purpose = coalesce(CAST(:purpose AS text), f.purpose),
                        completed_at = clock_timestamp(),
                        expires_at = f.created_at + coalesce(CAST(:lifetime AS interval), f.lifetime)
-    WHERE f.id = :id AND {IS_OPEN} RETURNING {FILE_COLUMNS}
+    WHERE f.id = :id AND {file_contents.IS_OPEN} RETURNING {file_contents.FILE_COLUMNS}
     """,
-    FileRow,
+    file_contents.FileRow,
 )
 """Makes the file visible: its content is the parts that have a number, and does not change any more.
 `purpose` and `lifetime` null: as they were inserted. No row: the file is gone, or was complete."""
 
 FIND_FILE = Query(
-    f"SELECT {FILE_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE}",
-    FileRow,
+    f"SELECT {file_contents.FILE_COLUMNS} FROM files f WHERE f.id = :id AND f.project_id = :project AND {file_contents.IS_VISIBLE}",
+    file_contents.FileRow,
 )
 """No row: the project has no such file."""
 
@@ -69,7 +62,7 @@ FILE_PARTS = Query(
     SELECT p.id, p.bytes FROM file_parts p WHERE p.file_id = :id AND p.number IS NOT NULL AND p.bytes IS NOT NULL
     ORDER BY p.number
     """,
-    PartRow,
+    file_contents.PartRow,
 )
 """The content of a file: its parts, in order."""
 
@@ -98,7 +91,7 @@ FIND_UPLOAD = Query(
            CASE WHEN f.completed_at IS NOT NULL THEN 'completed'
                WHEN f.expires_at <= statement_timestamp() THEN 'expired'
                 WHEN f.delete_requested_at IS NOT NULL THEN 'cancelled' ELSE 'pending' END AS status
-    FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output' AND {IS_OWN}
+    FROM files f WHERE f.id = :id AND f.project_id = :project AND f.purpose <> 'batch_output' AND {file_contents.IS_OWN}
     """,
     UploadRow,
 )
@@ -129,7 +122,7 @@ UPLOADED_PARTS = Query(
     JOIN file_parts p ON p.id = given.id AND p.file_id = :id AND p.number IS NULL AND p.bytes IS NOT NULL
       AND NOT p.abandoned ORDER BY given.nr
     """,
-    PartRow,
+    file_contents.PartRow,
 )
 """Those of the parts `ids` that are stored and have no place yet, in the order of `ids`."""
 
@@ -143,24 +136,20 @@ ORDER_PARTS = column(
 )
 """Makes the parts `ids` the content of the file, in this order. Fewer rows: some are gone."""
 
-LIST_FILES = {
-    order: Query(
-        f"""
-        SELECT {FILE_COLUMNS} FROM files f
-        WHERE f.project_id = :project AND {IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
-          AND (CAST(:after AS uuid) IS NULL OR f.id {comparison} :after)
-        ORDER BY f.id {order} LIMIT :limit
-        """,
-        FileRow,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_FILES = pages_of(
+    f"""
+    SELECT {file_contents.FILE_COLUMNS} FROM files f
+    WHERE f.project_id = :project AND {file_contents.IS_VISIBLE} AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose)
+    """,
+    "f.id",
+    file_contents.FileRow,
+)
 """The files behind `after`, by `order` of their creation; null: from the start."""
 
 DELETE_FILE = column(
     f"""
     WITH hidden AS (UPDATE files f SET delete_requested_at = clock_timestamp()
-                    WHERE f.id = :id AND f.project_id = :project AND {IS_VISIBLE} RETURNING f.id),
+                    WHERE f.id = :id AND f.project_id = :project AND {file_contents.IS_VISIBLE} RETURNING f.id),
          removed AS (UPDATE vector_store_files e SET delete_requested_at = clock_timestamp() FROM hidden
                      WHERE e.file_id = hidden.id AND e.delete_requested_at IS NULL),
          audited AS ({recorded("hidden")})
@@ -221,7 +210,7 @@ LIST_ALL_FILES = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
     WHERE (CAST(:project AS text) IS NULL OR p.name = :project)
-      AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {IS_VISIBLE}
+      AND (CAST(:purpose AS text) IS NULL OR f.purpose = :purpose) AND {file_contents.IS_VISIBLE}
       AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows
     """,
     ListedFile,
@@ -231,7 +220,7 @@ LIST_ALL_FILES = Query(
 LIST_FILES_OF_PROJECT = Query(
     f"""
     SELECT {_LISTED} FROM files f JOIN projects p ON p.id = f.project_id
-    WHERE f.project_id = :project AND {IS_VISIBLE} AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows
+    WHERE f.project_id = :project AND {file_contents.IS_VISIBLE} AND f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows
     """,
     ListedFile,
 )
@@ -279,7 +268,7 @@ FILES_BY_PROJECT = Query(
     SELECT p.name AS project, count(*) AS files, sum(f.bytes)::bigint AS bytes, max(f.created_at) AS newest
     FROM (SELECT * FROM files f WHERE f.id < CAST(:before AS uuid) ORDER BY f.id DESC LIMIT :max_rows) f
     JOIN projects p ON p.id = f.project_id
-    WHERE {IS_VISIBLE} GROUP BY p.name ORDER BY 3 DESC LIMIT 50
+    WHERE {file_contents.IS_VISIBLE} GROUP BY p.name ORDER BY 3 DESC LIMIT 50
     """,
     ProjectTotal,
 )

@@ -77,18 +77,13 @@ async def file_content(file_id: str, request: Request, key: FilesKey) -> Respons
     parts = await Files.of(request).store.parts(row)
     wanted = parse_range(request.headers.get("range"), row.bytes)
     part = wanted or ByteRange(0, row.bytes)
-    chunks = Files.of(request).store.read(parts, part.start, part.length)
-    try:
-        # Before the head of the response: an object that cannot be read is an error.
-        first = await anext(chunks, b"")
-    except StorageError as error:
-        raise storage_unavailable(error) from error
+    chunks = await begun(Files.of(request).store.read(parts, part.start, part.length))
     headers = content_headers(row.filename, row.media_type, part.length)
     if wanted is not None:
         last = part.start + part.length - 1
         headers["content-range"] = f"bytes {part.start}-{last}/{row.bytes}"
     return ContentResponse(
-        behind(first, chunks),
+        chunks,
         200 if wanted is None else 206,
         headers,
         state.settings.web.send_timeout.total_seconds(),
@@ -141,8 +136,17 @@ async def cancel_upload(upload_id: str, request: Request, key: FilesKey) -> Resp
     return json_response(await uploads.cancel(key, upload_id, actor_of(request)))
 
 
-async def behind(first: bytes, others: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """A content whose first chunk was read already."""
+async def begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The content. Its first chunk is read before the head of the response is sent: an object that
+    cannot be read is an error. Raises Unavailable."""
+    try:
+        first = await anext(chunks, b"")
+    except StorageError as error:
+        raise storage_unavailable(error) from error
+    return _behind(first, chunks)
+
+
+async def _behind(first: bytes, others: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(others):
         yield first
         async for chunk in others:

@@ -1,27 +1,219 @@
-"""The tool `image_generation` of one request (docs/tools.md)."""
+"""The tool `image_generation` of one request (docs/tools.md), the images in a conversation, which
+an edit changes, and images in the file storage: the item of a call has a mark of its image
+(models/wire/image_marks.py)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
 
-from features.images.answers import NoImage, decoded, kind_of, too_large
-from features.images.inputs import InputImages, Source, editable, encoded, project_files
-from features.images.stored import find_image, store_image
-from features.images.upstream import ImageRequest, ImageUpstreams, InputImage, MadeImage
+from features.files.queries import COMPLETE_FILE, FILE_PARTS
+from features.images import upstream
+from features.images.queries import FIND_IMAGE, INSERT_IMAGE, ImageFile
 from features.usage_entries import FeatureCall, count_call
 from models.config.groups import ImageSettings
-from models.ids import PROJECT, admin_id
+from models.db.database import fetch, fetch_when_available, retry_while_unavailable
+from models.egress import EgressPolicy, EgressRefused
+from models.errors import Unavailable, UpstreamFailed
+from models.files.content import FileGone, write_part
+from models.files.response_images import ResponseImages, image_file
+from models.files.storage import CHUNK, FileStorage, StorageError
+from models.ids import PROJECT, admin_id, parse_file_id
 from models.projects.routes import ProjectRoutes
 from models.wire.events import Item, PartialImage
-from models.wire.proxied_usage import NO_TOKENS, UsageKind, usage_in
+from models.wire.image_marks import ImageMark, marks_of
+from models.wire.token_counts import NO_TOKENS, UsageKind, usage_in
+from worker.outbound.download import Downloader, DownloadError, FetchedFile
 from worker.run.resources import Resources
+from worker.run.stored_files import StoredFiles
 from worker.tools.provider import ToolCallError, ToolContext, ToolResult
 from worker.translation.functions import ServerFunction
 from worker.translation.items.server_calls import OpenCallFactory, OpenImageCall
+
+_WRITE_TIME = timedelta(seconds=30)
+"""For an image: a storage that hangs must not take the time of the call."""
+
+
+async def find_image(resources: Resources, project: UUID, item_id: str) -> ImageFile | None:
+    """The image of an item, as `store_image` has stored it; None: it has not."""
+    values = {"id": image_file(item_id), "project": project}
+    rows = await fetch_when_available(resources.pool, FIND_IMAGE, values)
+    return rows[0] if rows else None
+
+
+async def store_image(
+    resources: Resources, project: UUID, item_id: str, content: bytes, media_type: str
+) -> ImageFile | None:
+    """Stores the image of an item that is stored, once, before its result is. None: the image stays
+    in the item. Waits while PostgreSQL is away."""
+    storage, file = resources.storage, image_file(item_id)
+    if storage is None or file is None:
+        return None
+    if (await resources.policies.policy(project)).zero_retention:
+        return None  # A deleted file may stay for a while (docs/files.md).
+    digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
+    values: dict[str, object] = {
+        "id": file,
+        "project": project,
+        "item": item_id,
+        "digest": digest,
+        "bytes": len(content),
+        "media_type": media_type,
+        "upload_time": _WRITE_TIME,
+    }
+    try:
+        await retry_while_unavailable(lambda: _write(resources, storage, values, content))
+    except (StorageError, FileGone, TimeoutError) as error:
+        # It was paid for: PostgreSQL has it, as without a storage.
+        logger.warning("image_stored_in_item", item=item_id, error=str(error) or "it took too long")
+        return None
+    return ImageFile(digest, len(content), media_type)
+
+
+async def _write(
+    resources: Resources, storage: FileStorage, values: dict[str, object], content: bytes
+) -> None:
+    """May be repeated. Raises FileGone, StorageError and TimeoutError."""
+    pool, file = resources.pool, values["id"]
+    assert isinstance(file, UUID)
+    await fetch(pool, INSERT_IMAGE, values)
+    if not await fetch(pool, FILE_PARTS, {"id": file}):
+        await write_part(pool, storage, file, _chunks(content), number=0, upload_time=_WRITE_TIME)
+    completed = {"id": file, "bytes": values["bytes"], "media_type": values["media_type"]}
+    if await fetch(pool, COMPLETE_FILE, {**completed, "purpose": None, "lifetime": None}):
+        return
+    if not await fetch(pool, FIND_IMAGE, {"id": file, "project": values["project"]}):
+        raise FileGone("its response was deleted")
+
+
+async def _chunks(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), CHUNK):
+        yield content[start : start + CHUNK]
+
+
+Source = str | FetchedFile | ImageMark
+"""base64, an address, a file that is stored here, or an image that was made here."""
+
+
+def editable(history: Sequence[Item]) -> list[Source]:
+    """What an edit without further words means, oldest image first: the newest image that was made,
+    and those that the conversation got after it; if none was made, all."""
+    found: list[Source] = []
+    for item in history:
+        if item["type"] == "image_generation_call":
+            if isinstance(image := item.get("result"), str) and image:
+                found = [image]
+            found = list(marks_of([item])) or found
+            continue
+        for content in (item.get("content"), item.get("output")):
+            found += _parts(content)
+    return found
+
+
+def _parts(content: Any) -> Iterator[Source]:
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, Mapping) and part.get("type") == "input_image":
+            url = part.get("image_url")
+            if isinstance(url, (str, FetchedFile)):
+                yield url
+
+
+class InputImages:
+    """Reads the images for one response."""
+
+    def __init__(
+        self,
+        settings: ImageSettings,
+        egress: EgressPolicy,
+        files: StoredFiles,
+        images: ResponseImages,
+    ) -> None:
+        """`files`: those of the project."""
+        self._max_bytes = settings.bytes
+        self._egress = egress
+        self._files = files
+        self._images = images
+        self._downloads = Downloader(egress, redirects=egress.settings.redirects)
+
+    async def read(self, source: Source) -> upstream.InputImage:
+        """The image. Raises NoImage."""
+        if isinstance(source, FetchedFile):
+            content = source.content
+            if content is None:
+                content = await self._read_stored(source)
+        elif isinstance(source, ImageMark):
+            content = await self._read_made(source)
+        elif source.startswith(("http://", "https://")):
+            content = await self.download(source)
+        else:
+            content = await asyncio.to_thread(upstream.decoded, source, self._max_bytes)
+        return upstream.InputImage(content, upstream.kind_of(content, self._max_bytes))
+
+    async def mask(self, mask: Mapping[str, Any]) -> upstream.InputImage | None:
+        """The mask of a tool. Raises NoImage."""
+        if isinstance(url := mask.get("image_url"), str):
+            return await self.read(url)
+        wanted = parse_file_id(mask.get("file_id", ""))
+        return None if wanted is None else await self._stored_mask(wanted)
+
+    async def download(self, url: str) -> bytes:
+        """The bytes at an address. Raises NoImage."""
+        seconds = self._egress.settings.timeout.total_seconds()
+        try:
+            file = await self._downloads.fetch(url, max_bytes=self._max_bytes, time_limit=seconds)
+        except (EgressRefused, DownloadError) as error:
+            raise upstream.NoImage(f"The image could not be downloaded: {error}.") from None
+        return file.content
+
+    async def _read_made(self, mark: ImageMark) -> bytes:
+        try:
+            content = await self._images.image(self._files.project, mark)
+        except Unavailable as error:
+            raise upstream.NoImage(str(error)) from None
+        if content is None:
+            raise upstream.NoImage("The image that is to be edited does not exist any more.")
+        return content
+
+    async def _stored_mask(self, file: UUID) -> upstream.InputImage:
+        found = (await self._files.find([file])).get(file)
+        if found is None:
+            raise upstream.NoImage("The file of the mask does not exist any more.")
+        if found.size > self._max_bytes:
+            raise upstream.NoImage(f"The mask is larger than {self._max_bytes} bytes.")
+        content = (await self._read(found.read(self._max_bytes, self._deadline()))).content
+        return upstream.InputImage(content, upstream.kind_of(content, self._max_bytes))
+
+    async def _read_stored(self, file: FetchedFile) -> bytes:
+        limit = self._egress.settings.file_bytes
+        content: bytes = (await self._read(file.source.read(limit, self._deadline()))).content
+        return content
+
+    async def _read(self, reading: Any) -> Any:
+        try:
+            return await reading
+        except UpstreamFailed as error:
+            raise upstream.NoImage(str(error)) from None
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._egress.settings.timeout.total_seconds()
+
+
+def project_files(pool: Any, storage: Any, project: UUID) -> StoredFiles:
+    """The files that the project has now."""
+    return StoredFiles(pool, storage, project, int(time.time()))
+
+
+def encoded(content: bytes) -> str:
+    """An image as items have it."""
+    return base64.b64encode(content).decode()
+
 
 logger = structlog.get_logger()
 
@@ -41,7 +233,7 @@ class ImageMaker:
     """What all tools of a process share."""
 
     resources: Resources
-    upstreams: ImageUpstreams
+    upstreams: upstream.ImageUpstreams
     routes: ProjectRoutes
 
     @property
@@ -50,8 +242,8 @@ class ImageMaker:
         return self.resources.settings.images
 
     async def make(
-        self, project: UUID, model: str, request: ImageRequest, on_partial: Any
-    ) -> MadeImage:
+        self, project: UUID, model: str, request: upstream.ImageRequest, on_partial: Any
+    ) -> upstream.MadeImage:
         """The answer of an upstream that serves the model for the project. Raises NoImage and
         ToolCallError."""
         policy = await self.resources.policies.policy(project)
@@ -59,7 +251,9 @@ class ImageMaker:
         destinations = [each for each in routes.find(model) if each.upstream.base_url]
         return await self.upstreams.make(request, destinations, on_partial)
 
-    async def count(self, context: ToolContext, item: Item, model: str, made: MadeImage) -> None:
+    async def count(
+        self, context: ToolContext, item: Item, model: str, made: upstream.MadeImage
+    ) -> None:
         """Adds the call to the usage of the project, once. Waits while PostgreSQL is away."""
         assert context.project is not None
         call = FeatureCall(
@@ -127,7 +321,7 @@ class ImageGeneration:
             raise ToolCallError("An image needs a 'prompt' that says what it shows.")
         try:
             return await self._make(item, prompt)
-        except NoImage as error:
+        except upstream.NoImage as error:
             reason = str(error)
             logger.info(
                 "image_not_made",
@@ -155,7 +349,7 @@ class ImageGeneration:
         action = self._action_of(item)
         model: str = self._tool.get("model") or self._maker.settings.model or ""
         images = await self._input_images() if action == "edit" else []
-        request = ImageRequest(
+        request = upstream.ImageRequest(
             item["id"],
             prompt,
             {**self._options(action), **self._response_format()},
@@ -168,8 +362,8 @@ class ImageGeneration:
         async def show_partial(data: str) -> None:
             nonlocal shown
             try:
-                preview = encoded(await asyncio.to_thread(decoded, data, self._max_bytes))
-            except NoImage:
+                preview = encoded(await asyncio.to_thread(upstream.decoded, data, self._max_bytes))
+            except upstream.NoImage:
                 return
             number, shown = shown, shown + 1
             await self._context.show(
@@ -180,7 +374,7 @@ class ImageGeneration:
         await self._maker.count(self._context, item, model, made)
         content = await self._content(made)
         fields: dict[str, Any] = {"action": action, **made.answer.fields}
-        kind = kind_of(content, self._max_bytes)
+        kind = upstream.kind_of(content, self._max_bytes)
         resources = self._maker.resources
         stored = await store_image(resources, self._project, item["id"], content, kind)
         if stored is not None:
@@ -195,18 +389,18 @@ class ImageGeneration:
             return None
         return _result({"action": self._action_of(item)}, stored.media_type, stored.mark)
 
-    async def _input_images(self) -> list[InputImage]:
+    async def _input_images(self) -> list[upstream.InputImage]:
         """What is edited. Raises NoImage."""
         newest = self._editable[-self._maker.settings.inputs :]
         if not newest:
-            raise NoImage("There is no image in the conversation that could be edited.")
-        images: list[InputImage] = []
+            raise upstream.NoImage("There is no image in the conversation that could be edited.")
+        images: list[upstream.InputImage] = []
         bytes_left = self._context.settings.egress.file_bytes
         for source in newest:
             images.append(await self._inputs.read(source))
             bytes_left -= len(images[-1].content)
             if bytes_left < 0:
-                raise too_large(self._context.settings.egress.file_bytes)
+                raise upstream.too_large(self._context.settings.egress.file_bytes)
         return images
 
     def _options(self, action: str) -> dict[str, Any]:
@@ -216,10 +410,10 @@ class ImageGeneration:
         wanted = self._maker.settings.response_format
         return {} if wanted is None else {"response_format": wanted}
 
-    async def _content(self, made: MadeImage) -> bytes:
+    async def _content(self, made: upstream.MadeImage) -> bytes:
         """The image itself. Raises NoImage."""
         if made.answer.data:
-            return await asyncio.to_thread(decoded, made.answer.data, self._max_bytes)
+            return await asyncio.to_thread(upstream.decoded, made.answer.data, self._max_bytes)
         return await self._inputs.download(made.answer.url)
 
 

@@ -4,8 +4,18 @@ from features.compact_and_count.routes import COUNT_HEADER
 from features.messages.request import OPTIONAL, REQUIRED
 from features.messages.routes import BACKGROUND_HEADER
 from features.reference.document import UPSTREAM_STATUSES
-from features.reference.parts import Json, header_parameter, operation, request_body, response
-from features.reference.schemas import COUNT, OBJECT, STRING, Deployment, array_of
+from features.reference.schemas import (
+    COUNT,
+    OBJECT,
+    STRING,
+    Deployment,
+    Json,
+    array_of,
+    header_parameter,
+    operation,
+    request_body,
+    response,
+)
 from models.wire.api_schema import Schema, const, nullable, object_schema
 
 _HELLO: Json = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}

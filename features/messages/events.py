@@ -4,17 +4,100 @@ Blocks are numbered from 0 and one is open at a time, as items are (docs/wire.md
 with its first content, so none is empty.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from features.messages.answer import blocks_of, empty_message, stop_reason, tool_use, usage_of
-from features.messages.blocks import Blocks
-from features.messages.errors import error_body
+import orjson
+
+from features.messages import answer
 from features.messages.request import Thinking
 from models.errors import ApiError, Unavailable
 from models.wire.events import Item, decode_frame, split_frames
 
 Json = dict[str, Any]
+
+
+class Blocks:
+    """Numbers the blocks of one message from 0, and closes each before the next begins."""
+
+    def __init__(self) -> None:
+        self.open: str | None = None
+        """The type of the block that is open."""
+        self.shown: set[str] = set()
+        """The ids of the items that the client has seen something of."""
+        self.has_deltas = False
+        """The present item has sent content in deltas."""
+        self._item = ""
+        self._index = -1
+        """of the last block"""
+        self._events: list[bytes] = []
+
+    def next_item(self, item: str) -> None:
+        """The blocks that follow belong to the item with this id."""
+        self._item = item
+        self.has_deltas = False
+
+    def ensure(self, empty: Json) -> None:
+        """Begins the block, unless one of its type is open."""
+        if self.open != empty["type"]:
+            self.begin(empty)
+
+    def begin(self, empty: Json) -> None:
+        """Closes the block that is open, and opens this one."""
+        self.close()
+        self._index += 1
+        self.open = empty["type"]
+        self.shown.add(self._item)
+        self.emit("content_block_start", index=self._index, content_block=empty)
+
+    def delta(self, **delta: Any) -> None:
+        """A part of the open block."""
+        self.has_deltas = self.has_deltas or delta.get("partial_json") != ""
+        self.emit("content_block_delta", index=self._index, delta=delta)
+
+    def close(self) -> None:
+        """Closes the block that is open, if one is."""
+        if self.open is not None:
+            self.open = None
+            self.emit("content_block_stop", index=self._index)
+
+    def whole(self, block: Json) -> None:
+        """A block that came without deltas."""
+        empty, deltas = _taken_apart(block)
+        self.begin(empty)
+        for delta in deltas:
+            self.delta(**delta)
+        self.close()
+
+    def emit(self, kind: str, /, **fields: Any) -> None:
+        """Adds an event."""
+        data = orjson.dumps({"type": kind, **fields})
+        self._events.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+
+    def take(self) -> bytes:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return b"".join(events)
+
+
+def _taken_apart(block: Json) -> tuple[Json, Sequence[Json]]:
+    """How a whole block begins, and the deltas that complete it."""
+    match block["type"]:
+        case "text":
+            return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        case "thinking":
+            deltas = [
+                {"type": f"{name}_delta", name: block[name]}
+                for name in ("thinking", "signature")
+                if block[name]
+            ]
+            return {**block, "thinking": "", "signature": ""}, deltas
+        case "server_tool_use":
+            query = orjson.dumps(block["input"]).decode()
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": query}]
+        case _:
+            return block, []
+
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """Sent from time to time."""
@@ -38,7 +121,7 @@ class MessageStream:
         self, response: str, model: str, input_tokens: int, thinking: Thinking, request_id: str
     ) -> None:
         """`response`: its id. `input_tokens`: an estimate; the end has the upstream's count."""
-        self._start = empty_message(response, model, input_tokens)
+        self._start = answer.empty_message(response, model, input_tokens)
         self._thinking = thinking
         self._request_id = request_id
         self._blocks = Blocks()
@@ -73,7 +156,7 @@ class MessageStream:
         item: Item = event["item"]
         self._blocks.next_item(item["id"])
         if item["type"] == "function_call":
-            self._blocks.begin(tool_use(item))
+            self._blocks.begin(answer.tool_use(item))
             self._blocks.delta(type="input_json_delta", partial_json="")
 
     def _text(self, event: Json) -> None:
@@ -112,7 +195,7 @@ class MessageStream:
         elif blocks.open == "thinking" and "encrypted_content" in item:
             blocks.delta(type="signature_delta", signature=item["encrypted_content"])
         elif blocks.open is None and not blocks.has_deltas:
-            for block in blocks_of(item, self._thinking):
+            for block in answer.blocks_of(item, self._thinking):
                 blocks.whole(block)
         blocks.close()
         self._was_cut = item.get("status") == "incomplete" and item["id"] in blocks.shown
@@ -123,8 +206,8 @@ class MessageStream:
             self._interrupted()
             return
         self._blocks.close()
-        usage = {"output_tokens": 0, **usage_of(response["usage"])}
-        delta = {"stop_reason": stop_reason(response), "stop_sequence": None}
+        usage = {"output_tokens": 0, **answer.usage_of(response["usage"])}
+        delta = {"stop_reason": answer.stop_reason(response), "stop_sequence": None}
         self._blocks.emit("message_delta", delta=delta, usage=usage)
         self._blocks.emit("message_stop")
         self.has_ended = True
@@ -145,7 +228,7 @@ class MessageStream:
         self.has_ended = self.is_broken = True
 
     def _fail(self, error: ApiError) -> None:
-        fields = error_body(error, self._request_id)
+        fields = answer.error_body(error, self._request_id)
         self._blocks.emit(fields.pop("type"), **fields)
         self.has_ended = True
 

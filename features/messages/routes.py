@@ -13,8 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from features.compact_and_count.routes import COUNT_HEADER, NOT_COUNTED
-from features.messages.answer import empty_message, message_of
-from features.messages.errors import error_body, status_of
+from features.messages.answer import empty_message, error_body, message_of, status_of
 from features.messages.events import PING, MessageStream, has_output
 from features.messages.request import MessageRequest, count_request, message_request
 from models.config.routes import accepted_parameters

@@ -2,8 +2,7 @@
 
 from openai.types import Model
 
-from features.reference.parts import Json, operation, response
-from features.reference.schemas import Deployment, list_of, sdk_object
+from features.reference.schemas import Deployment, Json, list_of, operation, response, sdk_object
 from models.wire.api_schema import Schema, reference
 
 

@@ -1,7 +1,6 @@
 """Moderation in a web process: what a create may ask for."""
 
-from features.moderation.policy import ModerationPolicy, moderated_by_upstreams
-from features.moderation.texts import unread_part
+from features.moderation.policy import ModerationPolicy, moderated_by_upstreams, unread_part
 from models.db.queries.api_keys import ApiKey
 from models.errors import InvalidRequest
 from models.wire.checks.faults import shorten

@@ -1,25 +1,31 @@
-"""Moderation in a worker: the input and the output of runs."""
+"""Moderation in a worker: the input and the output of runs, and the results of moderations, as
+upstreams send them and as a response shows them."""
 
 import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import structlog
 
-from features.moderation.answers import NoModeration, Result, failed, merged, results_in, unflagged
-from features.moderation.policy import ModerationPolicy, moderated_by_upstreams
-from features.moderation.texts import EventTexts, images_of, pieces, texts_of
+from features.moderation.policy import (
+    EventTexts,
+    ModerationPolicy,
+    images_of,
+    moderated_by_upstreams,
+    pieces,
+    texts_of,
+)
 from features.usage_entries import FeatureCall, count_call
 from models.config.feature_groups import ModerationSettings
 from models.errors import Deferred, LimitReached, RunError, UpstreamFailed
 from models.ids import new_uuid, response_id
 from models.wire.events import Item
-from models.wire.proxied_usage import NO_TOKENS, UsageKind, usage_in
+from models.wire.token_counts import NO_TOKENS, UsageKind, usage_in
 from worker.run.attempt import Attempt
 from worker.run.failover import first_answer
 from worker.run.moderation import Gate, Moderation, OutputFlagged, RunInput
@@ -27,6 +33,103 @@ from worker.run.resources import Resources, WorkerFeature
 from worker.translation.turn import Turn
 from worker.upstream.client import StreamEvent
 from worker.upstream.upstreams import Candidate
+
+Result = dict[str, Any]
+"""`{"type": "moderation_result", "flagged", "categories", …}`, or `{"type": "error", …}`."""
+
+
+class NoModeration(Exception):
+    """The answer of an upstream is no moderation."""
+
+
+def results_in(answer: Any, model: str) -> list[Result]:
+    """The results in the answer to one text or image: at least one. Raises NoModeration.
+
+    Servers of guard models leave fields out, and add words. What decides is `flagged`, or without
+    it whether a category is true.
+    """
+    found = answer.get("results") if isinstance(answer, Mapping) else None
+    if not isinstance(found, list) or not found:
+        raise NoModeration
+    return [_result(each, model) for each in found]
+
+
+def _result(value: Any, model: str) -> Result:
+    if not isinstance(value, Mapping):
+        raise NoModeration
+    categories = _of_type(value.get("categories"), bool)
+    flagged = value.get("flagged")
+    if not isinstance(flagged, bool):
+        if not categories:
+            raise NoModeration
+        flagged = any(categories.values())
+    scores = _of_type(value.get("category_scores"), float, int)
+    kinds = _of_type(value.get("category_applied_input_types"), list)
+    return {
+        "type": "moderation_result",
+        "model": model,
+        "flagged": flagged,
+        "categories": categories,
+        "category_scores": {name: float(score) for name, score in scores.items()},
+        "category_applied_input_types": {
+            name: [kind for kind in each if kind in ("text", "image")]
+            for name, each in kinds.items()
+        },
+    }
+
+
+def _of_type(value: Any, *types: type) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name)[:100]: each for name, each in value.items() if type(each) in types}
+
+
+def merged(results: Iterable[Result]) -> Result | None:
+    """One result of several: what any of them flags, and the highest scores. None: of none."""
+    whole: Result | None = None
+    for result in results:
+        whole = result if whole is None else _both(whole, result)
+    return whole
+
+
+def _both(first: Result, second: Result) -> Result:
+    if "error" in (first["type"], second["type"]):
+        return first if first["type"] == "error" else second
+    scores, more = first["category_scores"], second["category_scores"]
+    kinds, more_kinds = (each["category_applied_input_types"] for each in (first, second))
+    return {
+        **first,
+        "flagged": first["flagged"] or second["flagged"],
+        "categories": {
+            name: first["categories"].get(name, False) or second["categories"].get(name, False)
+            for name in first["categories"] | second["categories"]
+        },
+        "category_scores": {
+            name: max(scores.get(name, 0.0), more.get(name, 0.0)) for name in scores | more
+        },
+        "category_applied_input_types": {
+            name: sorted({*kinds.get(name, ()), *more_kinds.get(name, ())}, reverse=True)
+            for name in kinds | more_kinds
+        },
+    }
+
+
+def unflagged(model: str) -> Result:
+    """The result where there is nothing to moderate."""
+    return {
+        "type": "moderation_result",
+        "model": model,
+        "flagged": False,
+        "categories": {},
+        "category_scores": {},
+        "category_applied_input_types": {},
+    }
+
+
+def failed(code: str, message: str) -> Result:
+    """The result where a moderation has failed, or was not made."""
+    return {"type": "error", "code": code, "message": message}
+
 
 logger = structlog.get_logger()
 

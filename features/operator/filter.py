@@ -7,18 +7,8 @@ from datetime import timedelta
 from typing import Any, Self
 from uuid import UUID
 
+from models import search_text
 from models.lifecycle import OperatorStatus
-from models.search_text import (
-    CACHE_KEY,
-    KEY,
-    METADATA,
-    PROJECT,
-    SAFETY_IDENTIFIER,
-    USER,
-    digest,
-    marks_query,
-    search_words,
-)
 
 DEFAULT_SINCE = timedelta(hours=24)
 """How old a response may be that a list shows, unless only open ones are requested."""
@@ -110,19 +100,19 @@ class Filter:
         """The further parameters of `listing.SEARCH_RESPONSES` but `times`. The marks are what all
         documents must have; each of them may be one of several."""
         names = self.names or Names()
-        keys = [f"{KEY}{key.hex}" for key in names.keys]
+        keys = [f"{search_text.KEY}{key.hex}" for key in names.keys]
         pair = None if self.metadata is None else "=".join(self.metadata)
         marks = [
-            [f"{PROJECT}{names.project.hex}"] if names.project is not None else [],
+            [f"{search_text.PROJECT}{names.project.hex}"] if names.project is not None else [],
             keys if self.key is not None else [],
-            _mark(USER, self.user),
-            _mark(SAFETY_IDENTIFIER, self.safety_identifier),
-            _mark(CACHE_KEY, self.prompt_cache_key),
-            _mark(METADATA, pair),
+            _mark(search_text.USER, self.user),
+            _mark(search_text.SAFETY_IDENTIFIER, self.safety_identifier),
+            _mark(search_text.CACHE_KEY, self.prompt_cache_key),
+            _mark(search_text.METADATA, pair),
         ]
         return {
-            "marks": " & ".join(f"({marks_query(each)})" for each in marks if each),
-            "words": None if self.text is None else search_words(self.text),
+            "marks": " & ".join(f"({search_text.marks_query(each)})" for each in marks if each),
+            "words": None if self.text is None else search_text.search_words(self.text),
         }
 
 
@@ -144,7 +134,7 @@ def _like(pattern: str | None, *, is_exact: bool = False) -> str | None:
 
 
 def _mark(kind: str, value: str | None) -> list[str]:
-    return [] if value is None else [f"{kind}{digest(value)}"]
+    return [] if value is None else [f"{kind}{search_text.digest(value)}"]
 
 
 def id_prefix(name: str) -> str | None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.option_groups import with_groups
-from cli.options import AsJson, Data, duration_option
+from cli.options import AsJson, Data, duration_option, with_groups
 from cli.output import print_result, print_status
 from features.operator.connection import (
     EXIT_CODES_HELP,

@@ -1,18 +1,9 @@
 """The endpoints that are forwarded, in the API document."""
 
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
+from features.reference import schemas
 from features.reference.document import UPSTREAM_STATUSES
 from features.reference.meaning import PARAMETERS, STATUSES
-from features.reference.parts import (
-    EVENT_STREAM,
-    FORM,
-    JSON,
-    Json,
-    operation,
-    raw_response,
-    request_body,
-)
-from features.reference.schemas import OBJECT, STRING, Deployment, described
 from models.wire.api_schema import Schema, nullable, object_schema, reference
 
 CODES = {
@@ -30,8 +21,8 @@ _ANSWER = (
     "The response of the upstream, byte for byte. The upstream's errors have its own status and "
     "body, in any form."
 )
-_CHAT: Json = {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]}
-_BODIES: dict[str, dict[str, Json]] = {
+_CHAT: schemas.Json = {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]}
+_BODIES: dict[str, dict[str, schemas.Json]] = {
     "chat": {"a question": _CHAT, "as a stream": _CHAT | {"stream": True}},
     "create_completion": {"a text": {"model": "demo", "prompt": "Once upon a time"}},
     "create_embeddings": {"two texts": {"model": "demo", "input": ["sun", "moon"]}},
@@ -50,40 +41,44 @@ _BODIES: dict[str, dict[str, Json]] = {
 """Endpoint -> examples of its JSON bodies."""
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
     return {endpoint.name: _operation(endpoint) for endpoint in ENDPOINTS}
 
 
-def components(_deployment: Deployment) -> dict[str, Schema]:
+def components(_deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, as far as this server reads them."""
-    model = described(STRING, PARAMETERS["model"])
+    model = schemas.described(schemas.STRING, PARAMETERS["model"])
     named: Schema = object_schema({"model": model})
-    unnamed: Schema = OBJECT | {"properties": {"model": nullable(model)}}
+    unnamed: Schema = schemas.OBJECT | {"properties": {"model": nullable(model)}}
     return {
-        "ProxiedRequest": described(named, _BODY),
-        "ProxiedForm": described(named, _FORM_BODY),
-        "ProxiedRequestWithDefault": described(unnamed, _BODY),
+        "ProxiedRequest": schemas.described(named, _BODY),
+        "ProxiedForm": schemas.described(named, _FORM_BODY),
+        "ProxiedRequestWithDefault": schemas.described(unnamed, _BODY),
     }
 
 
-def _operation(endpoint: ProxiedEndpoint) -> Json:
+def _operation(endpoint: ProxiedEndpoint) -> schemas.Json:
     name = "ProxiedRequest" if endpoint.default_model is None else "ProxiedRequestWithDefault"
-    body = request_body(name, _BODIES.get(endpoint.name, {}))
+    body = schemas.request_body(name, _BODIES.get(endpoint.name, {}))
     if endpoint.takes_form:
-        body["content"][FORM] = {"schema": reference("ProxiedForm")}
+        body["content"][schemas.FORM] = {"schema": reference("ProxiedForm")}
     ranges = [f"{each}*" if each.endswith("/") else each for each in endpoint.answer_types]
-    answer = raw_response(_ANSWER, _CONTENT | {each: {} for each in ranges})
-    return operation(endpoint.summary, answer, others=_ERRORS, body=body)
+    answer = schemas.raw_response(_ANSWER, _CONTENT | {each: {} for each in ranges})
+    return schemas.operation(endpoint.summary, answer, others=_ERRORS, body=body)
 
 
-_CHUNK = described(OBJECT, "A chunk as the upstream sends it; `[DONE]` comes last.")
-_CONTENT: Json = {JSON: {"schema": OBJECT}, EVENT_STREAM: {"itemSchema": _CHUNK}, "text/plain": {}}
-_ERROR = described(OBJECT, "`Error`, or the upstream's own body.")
+_CHUNK = schemas.described(schemas.OBJECT, "A chunk as the upstream sends it; `[DONE]` comes last.")
+_CONTENT: schemas.Json = {
+    schemas.JSON: {"schema": schemas.OBJECT},
+    schemas.EVENT_STREAM: {"itemSchema": _CHUNK},
+    "text/plain": {},
+}
+_ERROR = schemas.described(schemas.OBJECT, "`Error`, or the upstream's own body.")
 _ERRORS = {
-    str(status): raw_response(
+    str(status): schemas.raw_response(
         STATUSES.get(status, "The meaning depends on the upstream."),
-        {JSON: {"schema": _ERROR}, "text/plain": {}},
+        {schemas.JSON: {"schema": _ERROR}, "text/plain": {}},
     )
     for status in (*UPSTREAM_STATUSES, 409, 500, 503)
     if status not in (401, 424)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.wire.account_ids import AccountId, body_account_ids, chat_account_ids
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 
 _TEXT_TYPES = (
     "application/json",

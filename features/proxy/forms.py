@@ -10,7 +10,7 @@ from typing import IO
 import structlog
 from starlette.types import Message, Receive
 
-from features.files.form_parser import (
+from features.files.form import (
     FileBegin,
     FileData,
     FormEvent,
@@ -29,7 +29,7 @@ from features.proxy.requests import (
 from models.errors import ApiError, InvalidRequest, Unavailable
 from models.load.budget import Reservation
 from models.wire.checks.faults import missing
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 from web.http.body import UNCOUNTED_BYTES
 
 logger = structlog.get_logger()

@@ -37,7 +37,7 @@ from models.http_bodies import is_uncompressed
 from models.upstream_errors.frames import report_of
 from models.upstream_errors.words import is_refused
 from models.wire.json_input import clean_text
-from models.wire.proxied_usage import USAGE_PIECE, TokenUsage, find_usage
+from models.wire.token_counts import USAGE_PIECE, TokenUsage, find_usage
 from web.http.body import drain
 from web.http.connection import wait_for_disconnect
 from web.stream.sse import SSE_HEADERS

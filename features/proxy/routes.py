@@ -7,18 +7,23 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from features.files.form_parser import FormParser, form_boundary
-from features.proxy.checks import RequestChecks, require_served_model, within_highest_tier
+from features.files.form import FormParser, form_boundary
 from features.proxy.endpoints import ENDPOINTS, ProxiedEndpoint
 from features.proxy.forms import FormRequest, Spool
-from features.proxy.requests import JsonRequest, ProxiedRequest
+from features.proxy.requests import (
+    JsonRequest,
+    ProxiedRequest,
+    RequestChecks,
+    require_served_model,
+    within_highest_tier,
+)
 from features.proxy.response import ProxiedCall, ProxiedResponse
 from features.proxy.web import Proxy
 from models.db.queries.api_keys import ApiKey
 from models.load.budget import Reservation
 from models.projects.quotas import estimate_tokens
 from models.redis.quota_counters import Demand
-from models.wire.proxied_usage import NO_TOKENS, TokenUsage, UsageKind
+from models.wire.token_counts import NO_TOKENS, TokenUsage, UsageKind
 from web.http.auth import Key
 from web.http.body import body_pieces, json_object, read_json
 from web.http.connection import cancel_on_disconnect

@@ -13,31 +13,29 @@ from features.compact_and_count.routes import (
 )
 from features.reference import examples
 from features.reference.meaning import CREATE_BODY, IGNORED, PARAMETERS, PASSTHROUGH, STREAM
-from features.reference.parts import (
-    EVENT_STREAM,
-    JSON,
-    PAGING,
-    Json,
-    about_id,
-    header_parameter,
-    named_examples,
-    operation,
-    query_parameter,
-    raw_response,
-    request_body,
-    response,
-)
 from features.reference.response_schema import RESPONSE_ID, default_response, response_components
 from features.reference.schemas import (
     BOOLEAN,
     COUNT,
+    EVENT_STREAM,
+    JSON,
     OBJECT,
+    PAGING,
     STRING,
     Deployment,
+    Json,
+    about_id,
     array_of,
     deleted,
     described,
+    header_parameter,
+    named_examples,
+    operation,
     page_of,
+    query_parameter,
+    raw_response,
+    request_body,
+    response,
     sdk_object,
 )
 from models.wire.api_schema import (

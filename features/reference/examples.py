@@ -15,21 +15,7 @@ from models.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from models.wire.events import (
-    DONE,
-    Event,
-    ItemAdded,
-    ItemDone,
-    PartAdded,
-    PartDone,
-    ResponseCompleted,
-    ResponseCreated,
-    ResponseInProgress,
-    ResponseQueued,
-    TextDelta,
-    TextDone,
-    frame,
-)
+from models.wire import events
 from models.wire.response import ResponseFacts, response_object
 from web.http.json_responses import list_envelope
 
@@ -167,25 +153,25 @@ def input_items() -> Json:
 
 def stream() -> str:
     """A whole stream, with a comment in it."""
-    frames = [frame(event, number) for number, event in enumerate(_events())]
-    return b"".join([*frames[:3], b": keep-alive\n\n", *frames[3:], DONE]).decode()
+    frames = [events.frame(event, number) for number, event in enumerate(_events())]
+    return b"".join([*frames[:3], b": keep-alive\n\n", *frames[3:], events.DONE]).decode()
 
 
-def _events() -> list[Event]:
+def _events() -> list[events.Event]:
     opening = response(ended=False)
     place = (_ITEM_ID, 0, 0)
     running = _INITIAL_FACTS.evolve(status="in_progress")
     return [
-        ResponseCreated(opening),
-        ResponseQueued(opening),
-        ResponseInProgress(response_object(running, [])),
-        ItemAdded(0, _message() | {"status": "in_progress", "content": []}),
-        PartAdded(*place, _part()),
-        *(TextDelta(*place, word, []) for word in _TEXT_DELTAS),
-        TextDone(*place, "".join(_TEXT_DELTAS), []),
-        PartDone(*place, _part(*_TEXT_DELTAS)),
-        ItemDone(0, _message(*_TEXT_DELTAS)),
-        ResponseCompleted(response(ended=True)),
+        events.ResponseCreated(opening),
+        events.ResponseQueued(opening),
+        events.ResponseInProgress(response_object(running, [])),
+        events.ItemAdded(0, _message() | {"status": "in_progress", "content": []}),
+        events.PartAdded(*place, _part()),
+        *(events.TextDelta(*place, word, []) for word in _TEXT_DELTAS),
+        events.TextDone(*place, "".join(_TEXT_DELTAS), []),
+        events.PartDone(*place, _part(*_TEXT_DELTAS)),
+        events.ItemDone(0, _message(*_TEXT_DELTAS)),
+        events.ResponseCompleted(response(ended=True)),
     ]
 
 

@@ -20,10 +20,18 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from features.compact_and_count.routes import COUNT_HEADER
-from features.reference import examples, parts
+from features.reference import examples, schemas
 from features.reference.meaning import ABOUT, CODES, STATUSES
-from features.reference.parts import ADMIN, JSON, Json
-from features.reference.schemas import STRING, Deployment, described, matching, one_of_texts
+from features.reference.schemas import (
+    ADMIN,
+    JSON,
+    STRING,
+    Deployment,
+    Json,
+    described,
+    matching,
+    one_of_texts,
+)
 from models.config.routes import Routes
 from models.config.settings import Settings
 from models.errors import ApiError
@@ -78,8 +86,8 @@ def _paths(routes: Iterable[BaseRoute]) -> dict[str, Json]:
 def _on_path(path: str, described: Json, meanings: Mapping[str, str]) -> Json:
     """The operation with the parameters of its path, and what follows from them."""
     names = re.findall(r"\{(\w+)\}", path)
-    parameters = [parts.path_parameter(name, meanings[name]) for name in names]
-    responses = (parts.errors(404) if names else {}) | described["responses"]
+    parameters = [schemas.path_parameter(name, meanings[name]) for name in names]
+    responses = (schemas.errors(404) if names else {}) | described["responses"]
     return {
         **described,
         "parameters": [*parameters, *described["parameters"]],
@@ -182,7 +190,9 @@ def _error_response(status: int, meaning: str) -> Json:
     error = examples.ERRORS.get(status)
     example = {} if error is None else {"example": error.body()}
     content = {JSON: {"schema": reference("Error"), **example}}
-    return parts.raw_response(meaning, content, "x-should-retry", *_STATUS_HEADERS.get(status, ()))
+    return schemas.raw_response(
+        meaning, content, "x-should-retry", *_STATUS_HEADERS.get(status, ())
+    )
 
 
 def _error() -> Schema:

@@ -5,35 +5,7 @@ from openai.types.vector_store_search_response import Content
 from openai.types.vector_stores import VectorStoreFile, VectorStoreFileBatch
 
 from features.files import document as files
-from features.reference.parts import (
-    Json,
-    about_id,
-    operation,
-    page_order,
-    page_size,
-    query_parameter,
-    request_body,
-    response,
-)
-from features.reference.schemas import (
-    BOOLEAN,
-    SECONDS,
-    SHARE,
-    STRING,
-    STRINGS,
-    Deployment,
-    array_of,
-    deleted,
-    described,
-    id_of,
-    integer,
-    numbered_page_of,
-    one_of_texts,
-    page_of,
-    sdk_object,
-    strict,
-    text,
-)
+from features.reference import schemas
 from features.retrieval import requests
 from features.retrieval.chunking import LEAST_TOKENS, MOST_TOKENS
 from features.retrieval.entries import STATUSES
@@ -44,7 +16,10 @@ from models.wire.checks.parameters import METADATA
 from models.wire.checks.server_tools import FILE_SEARCH_TOOL
 from web.http.json_responses import POLL_HEADER
 
-PATHS = {"vector_store_id": about_id(f"{VECTOR_STORE}_"), "batch_id": about_id(f"{FILE_BATCH}_")}
+PATHS = {
+    "vector_store_id": schemas.about_id(f"{VECTOR_STORE}_"),
+    "batch_id": schemas.about_id(f"{FILE_BATCH}_"),
+}
 CODES = {
     "vector_stores_not_available": "this server has no vector stores",
     "vector_store_expired": "the vector store has expired",
@@ -52,99 +27,110 @@ CODES = {
     "embedding_failed": "the query of a search could not be embedded",
 }
 _PAGING = [
-    page_size("Objects on a page."),
-    page_order("By the time at which they were made."),
-    query_parameter("after", STRING, "The id of the last object of the page before."),
-    query_parameter("before", STRING, "The id of the first object of the page behind."),
+    schemas.page_size("Objects on a page."),
+    schemas.page_order("By the time at which they were made."),
+    schemas.query_parameter(
+        "after", schemas.STRING, "The id of the last object of the page before."
+    ),
+    schemas.query_parameter(
+        "before", schemas.STRING, "The id of the first object of the page behind."
+    ),
 ]
-_FILTER = query_parameter("filter", one_of_texts(STATUSES), "Only files with this status.")
+_FILTER = schemas.query_parameter(
+    "filter", schemas.one_of_texts(STATUSES), "Only files with this status."
+)
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
     return {**_store_operations(), **_file_operations(), **_batch_operations()}
 
 
-def _store_operations() -> dict[str, Json]:
-    store = response("The vector store.", "VectorStore")
+def _store_operations() -> dict[str, schemas.Json]:
+    store = schemas.response("The vector store.", "VectorStore")
     query = {"query": "What makes bread rise?"}
     return {
-        "create_vector_store": operation(
+        "create_vector_store": schemas.operation(
             "Make a vector store",
             store,
             404,
-            body=request_body("CreateVectorStore", {"an empty one": {"name": "Handbook"}}),
+            body=schemas.request_body("CreateVectorStore", {"an empty one": {"name": "Handbook"}}),
             once=True,
         ),
-        "list_vector_stores": operation(
+        "list_vector_stores": schemas.operation(
             "List the vector stores",
-            response("A page of vector stores.", "VectorStoreList"),
+            schemas.response("A page of vector stores.", "VectorStoreList"),
             404,
             parameters=_PAGING,
         ),
-        "retrieve_vector_store": operation("Get a vector store", store),
-        "update_vector_store": operation(
+        "retrieve_vector_store": schemas.operation("Get a vector store", store),
+        "update_vector_store": schemas.operation(
             "Change a vector store",
             store,
-            body=request_body("UpdateVectorStore", {"a name": {"name": "Handbook"}}),
+            body=schemas.request_body("UpdateVectorStore", {"a name": {"name": "Handbook"}}),
         ),
-        "delete_vector_store": operation(
-            "Delete a vector store", response("Deleted; its files stay.", "DeletedVectorStore")
+        "delete_vector_store": schemas.operation(
+            "Delete a vector store",
+            schemas.response("Deleted; its files stay.", "DeletedVectorStore"),
         ),
-        "search_vector_store": operation(
+        "search_vector_store": schemas.operation(
             "Search a vector store",
-            response("The chunks that fit best.", "VectorStoreSearchResults"),
-            body=request_body("SearchVectorStore", {"a question": query}),
+            schemas.response("The chunks that fit best.", "VectorStoreSearchResults"),
+            body=schemas.request_body("SearchVectorStore", {"a question": query}),
         ),
     }
 
 
-def _file_operations() -> dict[str, Json]:
-    file = response("The file in the vector store.", "VectorStoreFile", POLL_HEADER)
+def _file_operations() -> dict[str, schemas.Json]:
+    file = schemas.response("The file in the vector store.", "VectorStoreFile", POLL_HEADER)
     return {
-        "add_vector_store_file": operation(
+        "add_vector_store_file": schemas.operation(
             "Add a file to a vector store",
             file,
-            body=request_body("AddVectorStoreFile", {"a text": {"file_id": files.EXAMPLE["id"]}}),
+            body=schemas.request_body(
+                "AddVectorStoreFile", {"a text": {"file_id": files.EXAMPLE["id"]}}
+            ),
             once=True,
         ),
-        "list_vector_store_files": operation(
+        "list_vector_store_files": schemas.operation(
             "List the files of a vector store",
-            response("A page of files.", "VectorStoreFileList"),
+            schemas.response("A page of files.", "VectorStoreFileList"),
             parameters=[_FILTER, *_PAGING],
         ),
-        "retrieve_vector_store_file": operation("Get a file of a vector store", file),
-        "update_vector_store_file": operation(
+        "retrieve_vector_store_file": schemas.operation("Get a file of a vector store", file),
+        "update_vector_store_file": schemas.operation(
             "Replace the attributes of a file",
             file,
-            body=request_body("UpdateVectorStoreFile", {"a year": {"attributes": {"year": 2026}}}),
+            body=schemas.request_body(
+                "UpdateVectorStoreFile", {"a year": {"attributes": {"year": 2026}}}
+            ),
         ),
-        "remove_vector_store_file": operation(
+        "remove_vector_store_file": schemas.operation(
             "Remove a file from a vector store",
-            response("Removed; the file itself stays.", "DeletedVectorStoreFile"),
+            schemas.response("Removed; the file itself stays.", "DeletedVectorStoreFile"),
         ),
-        "vector_store_file_content": operation(
+        "vector_store_file_content": schemas.operation(
             "Get the chunks of a file",
-            response("The texts of its chunks, in order.", "VectorStoreFileContent"),
+            schemas.response("The texts of its chunks, in order.", "VectorStoreFileContent"),
         ),
     }
 
 
-def _batch_operations() -> dict[str, Json]:
-    batch = response("The batch of files.", "VectorStoreFileBatch", POLL_HEADER)
+def _batch_operations() -> dict[str, schemas.Json]:
+    batch = schemas.response("The batch of files.", "VectorStoreFileBatch", POLL_HEADER)
     ids = {"file_ids": [files.EXAMPLE["id"]]}
     return {
-        "create_vector_store_file_batch": operation(
+        "create_vector_store_file_batch": schemas.operation(
             "Add files to a vector store",
             batch,
-            body=request_body("CreateVectorStoreFileBatch", {"one file": ids}),
+            body=schemas.request_body("CreateVectorStoreFileBatch", {"one file": ids}),
             once=True,
         ),
-        "retrieve_vector_store_file_batch": operation("Get a batch of files", batch),
-        "cancel_vector_store_file_batch": operation("Cancel a batch of files", batch, 400),
-        "list_vector_store_file_batch_files": operation(
+        "retrieve_vector_store_file_batch": schemas.operation("Get a batch of files", batch),
+        "cancel_vector_store_file_batch": schemas.operation("Cancel a batch of files", batch, 400),
+        "list_vector_store_file_batch_files": schemas.operation(
             "List the files of a batch",
-            response("A page of files.", "VectorStoreFileList"),
+            schemas.response("A page of files.", "VectorStoreFileList"),
             parameters=[_FILTER, *_PAGING],
         ),
     }
@@ -153,7 +139,7 @@ def _batch_operations() -> dict[str, Json]:
 # --- schemas ---
 
 
-def components(deployment: Deployment) -> dict[str, Schema]:
+def components(deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     return {
         **_request_bodies(deployment.sent),
@@ -163,22 +149,22 @@ def components(deployment: Deployment) -> dict[str, Schema]:
 
 def _request_bodies(sent: SchemaScope) -> dict[str, Schema]:
     expiry = object_schema(
-        {"anchor": const("last_active_at"), "days": integer(1, requests.MAX_EXPIRY_DAYS)}
+        {"anchor": const("last_active_at"), "days": schemas.integer(1, requests.MAX_EXPIRY_DAYS)}
     )
     change = {"name": _at_most(256), "metadata": METADATA.schema(sent), "expires_after": expiry}
     chunking = {"chunking_strategy": {"oneOf": [object_schema({"type": const("auto")}), _STATIC]}}
     file = {"attributes": _ATTRIBUTES, **chunking}
-    new_file = strict({"file_id": STRING}, file)
-    ids = array_of(STRING, at_most=requests.MAX_BATCH)
-    many = {"file_ids": ids, "files": array_of(new_file, at_most=requests.MAX_BATCH)}
+    new_file = schemas.strict({"file_id": schemas.STRING}, file)
+    ids = schemas.array_of(schemas.STRING, at_most=requests.MAX_BATCH)
+    many = {"file_ids": ids, "files": schemas.array_of(new_file, at_most=requests.MAX_BATCH)}
     return {
-        "CreateVectorStore": strict(
+        "CreateVectorStore": schemas.strict(
             {}, {**change, "description": _at_most(4096), "file_ids": ids, **chunking}
         ),
-        "UpdateVectorStore": strict({}, change),
+        "UpdateVectorStore": schemas.strict({}, change),
         "AddVectorStoreFile": new_file,
-        "UpdateVectorStoreFile": strict({"attributes": nullable(_ATTRIBUTES)}),
-        "CreateVectorStoreFileBatch": strict({}, file | many),
+        "UpdateVectorStoreFile": schemas.strict({"attributes": nullable(_ATTRIBUTES)}),
+        "CreateVectorStoreFileBatch": schemas.strict({}, file | many),
         "SearchVectorStore": _search(sent),
         "VectorStoreFilter": _filter(),
     }
@@ -190,14 +176,14 @@ def _search(sent: SchemaScope) -> Schema:
     ranking = tool["ranking_options"]
     for each in (ranking, ranking["properties"]["hybrid_search"]):
         each["additionalProperties"] = False
-    query = text(1, requests.MAX_QUERY)
-    rewrite = described(
-        BOOLEAN,
+    query = schemas.text(1, requests.MAX_QUERY)
+    rewrite = schemas.described(
+        schemas.BOOLEAN,
         "The queries are rewritten, if this server has a model for it; `search_query` of the "
         "answer has what was searched.",
     )
-    body = strict(
-        {"query": {"anyOf": [query, array_of(query, 1, requests.MAX_QUERIES)]}},
+    body = schemas.strict(
+        {"query": {"anyOf": [query, schemas.array_of(query, 1, requests.MAX_QUERIES)]}},
         {"rewrite_query": rewrite},
     )
     for name in ("filters", "max_num_results", "ranking_options"):
@@ -206,46 +192,50 @@ def _search(sent: SchemaScope) -> Schema:
 
 
 def _filter() -> Schema:
-    key = text(1, 64)
-    values = array_of(_VALUE, at_most=MAX_VALUES)
-    filters = array_of(reference("VectorStoreFilter"), 1, MAX_COMPARISONS)
-    comparison = one_of_texts(("eq", "ne", "gt", "gte", "lt", "lte"))
+    key = schemas.text(1, 64)
+    values = schemas.array_of(_VALUE, at_most=MAX_VALUES)
+    filters = schemas.array_of(reference("VectorStoreFilter"), 1, MAX_COMPARISONS)
+    comparison = schemas.one_of_texts(("eq", "ne", "gt", "gte", "lt", "lte"))
     return {
         "oneOf": [
             object_schema({"type": comparison, "key": key, "value": _VALUE}),
-            object_schema({"type": one_of_texts(("in", "nin")), "key": key, "value": values}),
-            object_schema({"type": one_of_texts(("and", "or")), "filters": filters}),
+            object_schema(
+                {"type": schemas.one_of_texts(("in", "nin")), "key": key, "value": values}
+            ),
+            object_schema({"type": schemas.one_of_texts(("and", "or")), "filters": filters}),
         ]
     }
 
 
 def _objects(metadata: Schema) -> dict[str, Schema]:
-    status = one_of_texts(STATUSES)
+    status = schemas.one_of_texts(STATUSES)
     return {
-        "VectorStore": sdk_object(
+        "VectorStore": schemas.sdk_object(
             sdk.VectorStore,
-            id=id_of(f"{VECTOR_STORE}_"),
-            description=nullable(STRING),
-            last_active_at=SECONDS,
+            id=schemas.id_of(f"{VECTOR_STORE}_"),
+            description=nullable(schemas.STRING),
+            last_active_at=schemas.SECONDS,
             metadata=metadata,
         ),
-        "VectorStoreList": page_of("VectorStore"),
-        "DeletedVectorStore": deleted("vector_store.deleted"),
-        "VectorStoreFile": sdk_object(
+        "VectorStoreList": schemas.page_of("VectorStore"),
+        "DeletedVectorStore": schemas.deleted("vector_store.deleted"),
+        "VectorStoreFile": schemas.sdk_object(
             VectorStoreFile, status=status, attributes=_ATTRIBUTES, chunking_strategy=_STATIC
         ),
-        "VectorStoreFileList": page_of("VectorStoreFile"),
-        "DeletedVectorStoreFile": deleted("vector_store.file.deleted"),
-        "VectorStoreFileContent": numbered_page_of(
-            sdk_object(Content), "vector_store.file_content.page"
+        "VectorStoreFileList": schemas.page_of("VectorStoreFile"),
+        "DeletedVectorStoreFile": schemas.deleted("vector_store.file.deleted"),
+        "VectorStoreFileContent": schemas.numbered_page_of(
+            schemas.sdk_object(Content), "vector_store.file_content.page"
         ),
-        "VectorStoreFileBatch": sdk_object(
-            VectorStoreFileBatch, id=id_of(f"{FILE_BATCH}_"), status=status
+        "VectorStoreFileBatch": schemas.sdk_object(
+            VectorStoreFileBatch, id=schemas.id_of(f"{FILE_BATCH}_"), status=status
         ),
-        "VectorStoreSearchResults": numbered_page_of(
-            sdk_object(sdk.VectorStoreSearchResponse, attributes=_ATTRIBUTES, score=SHARE),
+        "VectorStoreSearchResults": schemas.numbered_page_of(
+            schemas.sdk_object(
+                sdk.VectorStoreSearchResponse, attributes=_ATTRIBUTES, score=schemas.SHARE
+            ),
             "vector_store.search_results.page",
-            search_query=STRINGS,
+            search_query=schemas.STRINGS,
         ),
     }
 
@@ -266,9 +256,9 @@ _STATIC = object_schema(
         "type": const("static"),
         "static": object_schema(
             {
-                "max_chunk_size_tokens": integer(LEAST_TOKENS, MOST_TOKENS),
-                "chunk_overlap_tokens": described(
-                    integer(0, MOST_TOKENS // 2), "At most half of `max_chunk_size_tokens`."
+                "max_chunk_size_tokens": schemas.integer(LEAST_TOKENS, MOST_TOKENS),
+                "chunk_overlap_tokens": schemas.described(
+                    schemas.integer(0, MOST_TOKENS // 2), "At most half of `max_chunk_size_tokens`."
                 ),
             }
         ),

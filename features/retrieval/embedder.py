@@ -30,7 +30,7 @@ from models.projects.routes import ProjectRoutes
 from models.upstream_errors.frames import ErrorReport, report_of, report_of_text
 from models.upstream_errors.words import is_refused, is_too_large
 from models.wire.json_input import clean_text
-from models.wire.proxied_usage import bounded_count
+from models.wire.token_counts import bounded_count
 
 logger = structlog.get_logger()
 

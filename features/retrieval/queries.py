@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from models.db.queries.audit import recorded
-from models.db.queries.common import bounded_page
+from models.db.queries.common import pages_of
 from models.db.queries.file_contents import IS_VISIBLE
 from models.db.statement import Query, Statement, column
 
@@ -78,20 +78,16 @@ class PagedStore(StoreRow):
     """stores that the page would have if it were not bounded in bytes"""
 
 
-LIST_STORES = {
-    order: Query(
-        bounded_page(
-            f"""SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
-                WHERE s.project_id = :project AND s.delete_requested_at IS NULL
-                  AND (CAST(:after AS uuid) IS NULL OR s.id {comparison} :after)
-                  AND (CAST(:until AS uuid) IS NULL OR :until {comparison} s.id)
-                ORDER BY s.id {order} LIMIT :limit""",
-            order,
-        ),
-        PagedStore,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_STORES = pages_of(
+    f"""
+    SELECT {_COLUMNS} FROM vector_stores s {_WITH_COUNTS}
+    WHERE s.project_id = :project AND s.delete_requested_at IS NULL
+    """,
+    "s.id",
+    PagedStore,
+    has_until=True,
+    is_bounded=True,
+)
 """The stores behind `after` and before `until`, by `order` of their creation; null: no bound."""
 
 
@@ -242,22 +238,18 @@ class PagedEntry(EntryRow):
     """entries that the page would have if it were not bounded in bytes"""
 
 
-LIST_ENTRIES = {
-    order: Query(
-        bounded_page(
-            f"""SELECT {_ENTRY} FROM vector_store_files e
-                WHERE e.store_id = :store AND e.delete_requested_at IS NULL
-                  AND (CAST(:status AS text) IS NULL OR e.status = :status)
-                  AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch)
-                    AND (CAST(:after AS uuid) IS NULL OR e.id {comparison} :after)
-                  AND (CAST(:until AS uuid) IS NULL OR :until {comparison} e.id)
-                ORDER BY e.id {order} LIMIT :limit""",
-            order,
-        ),
-        PagedEntry,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+LIST_ENTRIES = pages_of(
+    f"""
+    SELECT {_ENTRY} FROM vector_store_files e
+    WHERE e.store_id = :store AND e.delete_requested_at IS NULL
+      AND (CAST(:status AS text) IS NULL OR e.status = :status)
+      AND (CAST(:batch AS uuid) IS NULL OR e.batch_id = :batch)
+    """,
+    "e.id",
+    PagedEntry,
+    has_until=True,
+    is_bounded=True,
+)
 """The entries of a store behind the entry `after` and before `until`, in the order in which they
 came. Nulls: whatever their status is, of all batches, without a bound."""
 

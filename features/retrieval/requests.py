@@ -8,18 +8,7 @@ from typing import Any
 from features.retrieval.chunking import AUTO, LEAST_TOKENS, MOST_TOKENS, ChunkingStrategy
 from features.retrieval.options import SearchOptions, parse_search_options
 from models.errors import InvalidRequest
-from models.wire.checks.basic import (
-    Array,
-    Boolean,
-    Check,
-    Choice,
-    Integer,
-    Record,
-    String,
-    Tagged,
-    checked_fields,
-    known_fields,
-)
+from models.wire.checks import basic
 from models.wire.checks.faults import (
     missing,
     shorten,
@@ -38,26 +27,30 @@ MAX_QUERY = 4096
 """Characters of a query."""
 
 _FILE_FIELDS = ("file_id", "attributes", "chunking_strategy")
-_TEXT = String()
+_TEXT = basic.String()
 _STATIC = {
-    "max_chunk_size_tokens": Integer(LEAST_TOKENS, MOST_TOKENS),
-    "chunk_overlap_tokens": Integer(0, MOST_TOKENS // 2),
+    "max_chunk_size_tokens": basic.Integer(LEAST_TOKENS, MOST_TOKENS),
+    "chunk_overlap_tokens": basic.Integer(0, MOST_TOKENS // 2),
 }
-_CHUNKING = Tagged({"auto": Record({}), "static": Record({"static": Record(_STATIC)})})
-_EXPIRY = Record({"anchor": Choice("last_active_at"), "days": Integer(1, MAX_EXPIRY_DAYS)})
-_VALUE = String(at_most=MAX_VALUE)
-_FILE_IDS = Array(_TEXT, at_most=MAX_BATCH)
-_QUERY = String(non_empty=True, at_most=MAX_QUERY)
-_QUERIES = Array(_QUERY, at_most=MAX_QUERIES, non_empty=True)
-_BOOLEAN = Boolean()
-_STORE: Mapping[str, Check] = {
-    "name": String(at_most=256),
+_CHUNKING = basic.Tagged(
+    {"auto": basic.Record({}), "static": basic.Record({"static": basic.Record(_STATIC)})}
+)
+_EXPIRY = basic.Record(
+    {"anchor": basic.Choice("last_active_at"), "days": basic.Integer(1, MAX_EXPIRY_DAYS)}
+)
+_VALUE = basic.String(at_most=MAX_VALUE)
+_FILE_IDS = basic.Array(_TEXT, at_most=MAX_BATCH)
+_QUERY = basic.String(non_empty=True, at_most=MAX_QUERY)
+_QUERIES = basic.Array(_QUERY, at_most=MAX_QUERIES, non_empty=True)
+_BOOLEAN = basic.Boolean()
+_STORE: Mapping[str, basic.Check] = {
+    "name": basic.String(at_most=256),
     "metadata": METADATA,
     "expires_after": _EXPIRY,
 }
-_NEW_STORE: Mapping[str, Check] = {
+_NEW_STORE: Mapping[str, basic.Check] = {
     **_STORE,
-    "description": String(at_most=4096),
+    "description": basic.String(at_most=4096),
     "file_ids": _FILE_IDS,
     "chunking_strategy": _CHUNKING,
 }
@@ -108,7 +101,7 @@ class SearchRequest:
 
 def parse_new_store(body: Any) -> NewStore:
     """The body of a create. Raises InvalidRequest."""
-    fields = checked_fields(body, _NEW_STORE)
+    fields = basic.checked_fields(body, _NEW_STORE)
     chunking = _strategy(fields.get("chunking_strategy"), "chunking_strategy")
     description = fields.get("description")
     return NewStore(
@@ -122,7 +115,7 @@ def parse_new_store(body: Any) -> NewStore:
 
 def parse_store_change(body: Any) -> StoreChange:
     """The body of an update. Raises InvalidRequest."""
-    fields = checked_fields(body, _STORE)
+    fields = basic.checked_fields(body, _STORE)
     name = fields.get("name")
     return StoreChange(
         name=None if name is None else _storable(name),
@@ -135,12 +128,12 @@ def parse_store_change(body: Any) -> StoreChange:
 
 def parse_new_file(body: Any) -> NewFile:
     """The body that adds one file. Raises InvalidRequest."""
-    return _new_file(known_fields(body, _FILE_FIELDS), "")
+    return _new_file(basic.known_fields(body, _FILE_FIELDS), "")
 
 
 def parse_new_files(body: Any) -> list[NewFile]:
     """The body of a batch: each file once. Raises InvalidRequest."""
-    fields = known_fields(body, ("file_ids", "files", "attributes", "chunking_strategy"))
+    fields = basic.known_fields(body, ("file_ids", "files", "attributes", "chunking_strategy"))
     ids, given = fields.get("file_ids"), fields.get("files")
     if (ids is None) == (given is None):
         raise InvalidRequest(
@@ -168,7 +161,7 @@ def parse_new_files(body: Any) -> list[NewFile]:
 
 def parse_attribute_change(body: Any) -> Attributes:
     """The body that replaces the attributes of a file. Raises InvalidRequest."""
-    fields = known_fields(body, ("attributes",))
+    fields = basic.known_fields(body, ("attributes",))
     if "attributes" not in fields:
         raise missing("attributes")
     return parse_attributes(fields["attributes"], "attributes")
@@ -176,7 +169,7 @@ def parse_attribute_change(body: Any) -> Attributes:
 
 def parse_search(body: Any) -> SearchRequest:
     """The body of a search. Raises InvalidRequest."""
-    fields = known_fields(
+    fields = basic.known_fields(
         body, ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
     )
     query = fields.get("query")

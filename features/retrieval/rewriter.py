@@ -17,7 +17,7 @@ from models.config.upstream_access import request_headers
 from models.db.queries.api_keys import ApiKey
 from models.http_bodies import BodyTooLarge, is_uncompressed, read_bounded
 from models.projects.routes import ProjectRoutes
-from models.wire.proxied_usage import TokenUsage, usage_in
+from models.wire.token_counts import TokenUsage, usage_in
 
 logger = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from features.retrieval.queries import IS_EXPIRED
 from models.db.statement import Query, Statement, column
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,7 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from features.retrieval.worker_queries import (
-    INDEX_WANTED,
-    SET_HAS_INDEX,
-    SWEEP_STORES,
-    TRY_INDEX_LOCK,
-    UNUSED_INDEXES,
-    index_name,
-)
+from features.retrieval import worker_queries
 from models.config.settings import Settings
 from models.db.database import Connection, Pool, connect, fetch
 from models.due_work import repeat
@@ -62,7 +55,7 @@ class VectorIndexes:
     async def _sweep_stores(self, pool: Pool) -> None:
         values: dict[str, object] = {"after": self._swept, "rows": _SWEPT_STORES}
         values["chunks"] = self._settings.retrieval.index_from
-        stores = await fetch(pool, SWEEP_STORES, values)
+        stores = await fetch(pool, worker_queries.SWEEP_STORES, values)
         for store in stores:
             if store.wants_index and time.monotonic() >= self._not_before.get(store.id, 0.0):
                 await self.make_if_large(store.id)
@@ -89,8 +82,11 @@ class VectorIndexes:
 
     async def _make_if_large(self, connection: Connection, store: UUID) -> None:
         values = {"store": store, "chunks": self._settings.retrieval.index_from}
-        wanted = await fetch(connection, INDEX_WANTED, values)
-        if not wanted or not (await fetch(connection, TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
+        wanted = await fetch(connection, worker_queries.INDEX_WANTED, values)
+        if (
+            not wanted
+            or not (await fetch(connection, worker_queries.TRY_INDEX_LOCK, {"key": _LOCK}))[0]
+        ):
             return
         memory = self._settings.retrieval.index_memory // 1024
         await connection.execute("SET statement_timeout = 0")
@@ -98,7 +94,7 @@ class VectorIndexes:
             sql.SQL("SET maintenance_work_mem = {}").format(sql.Literal(f"{memory}kB"))
         )
         connection.add_notice_handler(partial(_log_notice, store))
-        name = sql.Identifier(index_name(store))
+        name = sql.Identifier(worker_queries.index_name(store))
         # Of a worker that has died while it made one.
         await connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
         await connection.execute(
@@ -113,7 +109,7 @@ class VectorIndexes:
                 store=sql.Literal(str(store)),
             )
         )
-        await fetch(connection, SET_HAS_INDEX, {"store": store})
+        await fetch(connection, worker_queries.SET_HAS_INDEX, {"store": store})
         self._not_before.pop(store, None)
         logger.info("vector_index_made", vector_store=vector_store_id(store))
 
@@ -130,10 +126,10 @@ def _log_notice(store: UUID, notice: psycopg.errors.Diagnostic) -> None:
 
 async def drop_unused(connection: Connection) -> None:
     """Drops the indexes of stores that were deleted, and those that a worker has not finished."""
-    if not (await fetch(connection, TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
+    if not (await fetch(connection, worker_queries.TRY_INDEX_LOCK, {"key": _LOCK}))[0]:
         return
     try:
-        for name in await fetch(connection, UNUSED_INDEXES, {}):
+        for name in await fetch(connection, worker_queries.UNUSED_INDEXES, {}):
             drop = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name))
             await connection.execute(drop)
     finally:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from models.db.queries.common import LATEST, projects_with
 from models.db.statement import Query, column
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.option_groups import with_groups
-from cli.options import AsJson, Data
+from cli.options import AsJson, Data, with_groups
 from cli.output import print_result, print_status, table
+from features.operator import response_commands
 from features.operator.connection import (
     EXIT_CODES_HELP,
     EXIT_REFUSED,
@@ -17,14 +17,6 @@ from features.operator.connection import (
     show,
 )
 from features.operator.filter import Filter
-from features.operator.response_commands import (
-    ACTION_LIMIT,
-    FilterOptions,
-    Limit,
-    Responses,
-    Yes,
-    app,
-)
 from models.ids import response_id
 
 if TYPE_CHECKING:
@@ -51,15 +43,15 @@ class _Order:
 
 
 # Commands import when they run, as in cli/main.py.
-@app.command("retry", epilog=EXIT_CODES_HELP)
+@response_commands.app.command("retry", epilog=EXIT_CODES_HELP)
 @with_groups
 def retry(
     *,
-    responses: Responses = None,
-    chosen: FilterOptions,
+    responses: response_commands.Responses = None,
+    chosen: response_commands.FilterOptions,
     with_model: OtherModel = None,
-    limit: Limit = ACTION_LIMIT,
-    yes: Yes = False,
+    limit: response_commands.Limit = response_commands.ACTION_LIMIT,
+    yes: response_commands.Yes = False,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
@@ -75,7 +67,7 @@ def retry(
     wanted, names = chosen.filter(), responses or []
     if bool(names) is not wanted.is_empty:
         raise typer.BadParameter("name responses, or give a filter such as --model; not both")
-    order = _Order(names, wanted, limit or ACTION_LIMIT, yes, with_model)
+    order = _Order(names, wanted, limit or response_commands.ACTION_LIMIT, yes, with_model)
     made, refusals = run(data, lambda database: _run_again(database, order))
     show(made, _table, as_json=as_json)
     for refusal in refusals:

@@ -1,10 +1,8 @@
 """The retry in the API document."""
 
-from features.reference import examples
+from features.reference import examples, schemas
 from features.reference.document import UPSTREAM_STATUSES
 from features.reference.meaning import PARAMETERS
-from features.reference.parts import Json, operation, request_body, response
-from features.reference.schemas import Deployment, array_of, described, strict
 from features.retry.body import CHANGEABLE
 from models.wire.api_schema import Schema, const, nullable
 from models.wire.without_effect import HEADER as IGNORED_HEADER
@@ -16,9 +14,9 @@ CODES = {
 }
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
-    shown = response(
+    shown = schemas.response(
         "The new response, as for a create. Its `retry_of` is the old one.",
         "Response",
         IGNORED_HEADER,
@@ -27,21 +25,21 @@ def operations() -> dict[str, Json]:
     )
     bodies = {"with another model": {"model": "demo"}, "the same request": {}}
     return {
-        "retry": operation(
+        "retry": schemas.operation(
             "Run a response again",
             shown,
             *UPSTREAM_STATUSES,
-            body=request_body("RetryResponse", bodies, required=False),
+            body=schemas.request_body("RetryResponse", bodies, required=False),
             once=True,
         )
     }
 
 
-def components(deployment: Deployment) -> dict[str, Schema]:
+def components(deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
     scope, parameters = deployment.sent, deployment.parameters
     fields = {
-        name: described(nullable(parameters[name].schema(scope)), PARAMETERS[name])
+        name: schemas.described(nullable(parameters[name].schema(scope)), PARAMETERS[name])
         for name in CHANGEABLE
     }
     server = {
@@ -49,9 +47,9 @@ def components(deployment: Deployment) -> dict[str, Schema]:
         "properties": {"type": const("mcp")},
         "required": ["type", "server_label"],
     }
-    fields["tools"] = described(
-        nullable(array_of(server)),
+    fields["tools"] = schemas.described(
+        nullable(schemas.array_of(server)),
         "The MCP servers of the response, with `server_label`, `server_url` and credentials: those "
         "are deleted when a response ends.",
     )
-    return {"RetryResponse": strict({}, fields)}
+    return {"RetryResponse": schemas.strict({}, fields)}

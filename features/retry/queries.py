@@ -37,7 +37,7 @@ class StoredRequest:
 
 
 MAX_INPUT = 8 * 1024 * 1024
-"""Bytes of items (models/wire/json_values.py). The process that runs it again, and its other work,
+"""Bytes of items (models/wire/json_input.py). The process that runs it again, and its other work,
 have memory for so much without a count."""
 
 _INPUT = "FROM items i WHERE i.response_id = r.id AND i.direction = 'input'"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from models.db.queries.common import LATEST, bounded_page
+from models.db.queries.common import LATEST, pages_of
 from models.db.statement import Query, Statement, column
 
 LEASE: Final = timedelta(seconds=20)
@@ -74,18 +74,13 @@ FIND_SCHEDULE = Query(f"{_SCHEDULES} AND s.id = :id AND s.project_id = :project"
 """No row: the project has no such schedule."""
 ANY_SCHEDULE = Query(f"{_SCHEDULES} AND s.id = :id", ScheduleRow)
 """The schedule of any project. No row: there is none."""
-SCHEDULES_PAGE = {
-    order: Query(
-        bounded_page(
-            f"""{_SCHEDULES} AND s.project_id = :project
-                AND (CAST(:after AS uuid) IS NULL OR s.id {behind} :after)
-                ORDER BY s.id {order} LIMIT :max_rows""",
-            order,
-        ),
-        PagedSchedule,
-    )
-    for order, behind in (("asc", ">"), ("desc", "<"))
-}
+SCHEDULES_PAGE = pages_of(
+    f"{_SCHEDULES} AND s.project_id = :project",
+    "s.id",
+    PagedSchedule,
+    limit="max_rows",
+    is_bounded=True,
+)
 """By order: schedules of a project behind the one with the id `after`; null: from the start."""
 _WITHOUT_INPUT = _SCHEDULES.replace(
     "s.template,", "json_build_object('model', s.template->'model') AS template,"
@@ -192,17 +187,12 @@ class RunRow:
 
 _RUN = """r.id, r.schedule_id, r.slot, r.skipped_after, r.requested, r.status, r.response_id, r.error,
     r.created_at"""
-RUNS_PAGE = {
-    order: Query(
-        f"""
-        SELECT {_RUN} FROM schedule_runs r
-        WHERE r.schedule_id = :schedule AND (CAST(:after AS uuid) IS NULL OR r.id {behind} :after)
-        ORDER BY r.id {order} LIMIT :max_rows
-        """,
-        RunRow,
-    )
-    for order, behind in (("asc", ">"), ("desc", "<"))
-}
+RUNS_PAGE = pages_of(
+    f"SELECT {_RUN} FROM schedule_runs r WHERE r.schedule_id = :schedule",
+    "r.id",
+    RunRow,
+    limit="max_rows",
+)
 """By order: runs of a schedule behind the one with the id `after`; null: from the start."""
 FIND_RUN = Query(
     f"SELECT {_RUN} FROM schedule_runs r WHERE r.id = :id AND r.schedule_id = :schedule", RunRow

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from features.request_bodies import counted_body
-from features.schedules.schedule_store import ScheduleStore
-from features.schedules.web import Schedules
+from features.schedules.web import Schedules, ScheduleStore
 from web.http.auth import Key
 from web.http.body import counted_json
 from web.http.json_responses import json_response

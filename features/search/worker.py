@@ -24,15 +24,7 @@ import structlog
 from models.config.feature_groups import SearchSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, execute, fetch
-from models.db.queries.search_documents import (
-    ADD_DOCUMENTS,
-    DELETE_DOCUMENTS,
-    END_STEP,
-    EXAMINE,
-    EXAMINED,
-    TAKE_STEP,
-    WALK_IS_DUE,
-)
+from models.db.queries import search_documents
 from models.due_work import repeat
 from models.ended_line import EndedLine
 from models.ids import response_id
@@ -89,7 +81,7 @@ class SearchDocuments:
     async def walk(self) -> None:
         """A step of the walk, if one is due and no other process takes it: the newest responses,
         and those before its position."""
-        taken = await fetch(self._pool, TAKE_STEP, {"pause": _LEASE})
+        taken = await fetch(self._pool, search_documents.TAKE_STEP, {"pause": _LEASE})
         if not taken:
             return
         newest = await self._check(_LAST)
@@ -100,18 +92,22 @@ class SearchDocuments:
             "completed": step.last is None,
             "pause": _REST if is_idle else _STEP,
         }
-        await execute(self._pool, END_STEP, values)
+        await execute(self._pool, search_documents.END_STEP, values)
 
     async def _check(self, before: UUID) -> "_Checked":
         """Makes the documents of the newest responses before an id as they must be."""
         values = {"before": before, "texts": self._settings.text}
-        [found] = await fetch(self._pool, EXAMINE, values)
+        [found] = await fetch(self._pool, search_documents.EXAMINE, values)
         if found.wrong:
-            await execute(self._pool, DELETE_DOCUMENTS, {"ids": Uuids(found.wrong)})
+            await execute(
+                self._pool, search_documents.DELETE_DOCUMENTS, {"ids": Uuids(found.wrong)}
+            )
         made = [*found.missing, *found.wrong]
         for ids in _groups(made):
             await self._add(ids)
-        return _Checked(found.last if found.examined == EXAMINED else None, len(made))
+        return _Checked(
+            found.last if found.examined == search_documents.EXAMINED else None, len(made)
+        )
 
     async def _add(self, ids: Sequence[UUID]) -> None:
         started = time.monotonic()
@@ -121,7 +117,7 @@ class SearchDocuments:
             "characters": self._settings.characters,
         }
         try:
-            await fetch(self._pool, ADD_DOCUMENTS, values)
+            await fetch(self._pool, search_documents.ADD_DOCUMENTS, values)
         except psycopg.DataError as error:
             # A text that PostgreSQL cannot read: the others have documents nevertheless.
             if len(ids) > 1:
@@ -158,7 +154,7 @@ class Search(WorkerFeature):
     def start(self) -> None:
         """Begins to make documents."""
         self.resources.on_ended.append(self._documents.note_end)
-        self.resources.due_poll.add(WALK_IS_DUE, self._documents.note_due)
+        self.resources.due_poll.add(search_documents.WALK_IS_DUE, self._documents.note_due)
         self.resources.side_tasks.start(self._documents.run(), "search-documents")
 
 

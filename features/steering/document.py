@@ -2,23 +2,10 @@
 
 from uuid import UUID
 
-from features.reference import examples
-from features.reference.parts import PAGING, Json, operation, request_body, response
+from features.reference import examples, schemas
 from features.reference.response_schema import RESPONSE_ID
-from features.reference.schemas import (
-    OBJECT,
-    SECONDS,
-    STRING,
-    Deployment,
-    array_of,
-    described,
-    id_of,
-    one_of_texts,
-    page_of,
-    strict,
-)
 from features.steering.queries import SteerRow
-from features.steering.steer_store import steer_object
+from features.steering.web import steer_object
 from models.ids import STEER
 from models.wire.api_schema import Schema, const, nullable, object_schema
 from models.wire.items import input_schema
@@ -34,57 +21,57 @@ CODES = {
 }
 
 
-def operations() -> dict[str, Json]:
+def operations() -> dict[str, schemas.Json]:
     """Name of a route's function -> its operation."""
     example = {"a steer": _example()}
     return {
-        "steer_response": operation(
+        "steer_response": schemas.operation(
             "Send input to a running background response",
-            response("The steer, which is queued.", "Steer", examples=example),
+            schemas.response("The steer, which is queued.", "Steer", examples=example),
             404,
-            body=request_body("SteerResponse", {"a text": {"input": "In French, please."}}),
+            body=schemas.request_body("SteerResponse", {"a text": {"input": "In French, please."}}),
             once=True,
         ),
-        "list_steers": operation(
+        "list_steers": schemas.operation(
             "List the steers of a response",
-            response("A page of steers.", "SteerList"),
+            schemas.response("A page of steers.", "SteerList"),
             404,
-            parameters=PAGING,
+            parameters=schemas.PAGING,
         ),
     }
 
 
-def components(deployment: Deployment) -> dict[str, Schema]:
+def components(deployment: schemas.Deployment) -> dict[str, Schema]:
     """The bodies of requests, and what is returned."""
-    messages = described(
+    messages = schemas.described(
         input_schema(deployment.sent),
         "A text, or messages of the user with texts, images and files.",
     )
-    error = {"type": STRING, "code": STRING, "message": STRING}
+    error = {"type": schemas.STRING, "code": schemas.STRING, "message": schemas.STRING}
     return {
-        "SteerResponse": strict({"input": messages}),
+        "SteerResponse": schemas.strict({"input": messages}),
         "Steer": object_schema(
             {
-                "id": id_of(f"{STEER}_"),
+                "id": schemas.id_of(f"{STEER}_"),
                 "object": const("response.steer"),
-                "created_at": SECONDS,
+                "created_at": schemas.SECONDS,
                 "previous_response_id": RESPONSE_ID,
-                "state": described(
-                    one_of_texts(("queued", "pending", "committed", "failed")),
+                "state": schemas.described(
+                    schemas.one_of_texts(("queued", "pending", "committed", "failed")),
                     "`pending`: it waits for `required_input`, in a create that continues the "
                     "response. `committed`: it is input of the successor.",
                 ),
-                "input": described({}, "As it was sent; null once it is committed."),
-                "required_input": nullable(array_of(OBJECT)),
+                "input": schemas.described({}, "As it was sent; null once it is committed."),
+                "required_input": nullable(schemas.array_of(schemas.OBJECT)),
                 "successor_response_id": nullable(RESPONSE_ID),
                 "error": nullable(object_schema(error)),
             }
         ),
-        "SteerList": page_of("Steer"),
+        "SteerList": schemas.page_of("Steer"),
     }
 
 
-def _example() -> Json:
+def _example() -> schemas.Json:
     return steer_object(
         SteerRow(
             id=UUID("019abc12de347000d1b2c3d4e5f60755"),

@@ -10,8 +10,7 @@ import typer
 
 from cli.addresses import resolve_redis_url
 from cli.errors import RequestRefused
-from cli.option_groups import with_groups
-from cli.options import AsJson, Data
+from cli.options import AsJson, Data, with_groups
 from cli.output import GREEN, GREY, clean, fitted_table, paint, print_status, table
 from features.operator.connection import EXIT_CODES_HELP, Fields, fields_of, operator, run, show
 from features.operator.filter import id_prefix

@@ -11,25 +11,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from features.tenants import service, usage_routes
-from features.tenants.bodies import (
-    GRANT_FIELDS,
-    Json,
-    account_object,
-    admin_key_object,
-    boolean_field,
-    deleted_object,
-    grant_of,
-    key_changes,
-    lifetime_field,
-    made_key_object,
-    name_field,
-    project_fields,
-    project_key_object,
-    project_object,
-    read_object,
-    require_known,
-)
+from features.tenants import bodies, service, usage_routes
 from features.tenants.service import DefaultProject, NameTaken, ProjectFields, project_of_id
 from models.db.database import Connection, fetch_idempotent, find_by_id
 from models.db.queries import organization as statements
@@ -61,16 +43,16 @@ async def list_projects(request: Request, _key: Admin) -> Response:
     """The projects, the oldest first; with `include_archived=true` also archived ones."""
     archived = boolean(request, "include_archived", default=False)
     query = statements.LIST_PROJECTS
-    return await _page(request, query, PROJECT, project_object, include_archived=archived)
+    return await _page(request, query, PROJECT, bodies.project_object, include_archived=archived)
 
 
 @router.post("/projects")
 async def create_project(request: Request, _key: Admin) -> Response:
     """Creates a project."""
-    body = await read_object(request)
-    fields = project_fields(body, required=True)
+    body = await bodies.read_object(request)
+    fields = bodies.project_fields(body, required=True)
 
-    async def make() -> Json:
+    async def make() -> bodies.Json:
         with _refusals(fields):
             async with _transaction(request) as connection:
                 made = await service.create_project(
@@ -80,10 +62,10 @@ async def create_project(request: Request, _key: Admin) -> Response:
                     app_state(request).routes.server.upstreams,
                 )
                 await note_made(connection, admin_id(PROJECT, made.id))
-        return project_object(made)
+        return bodies.project_object(made)
 
-    async def show(made: str) -> Json:
-        return project_object(await _project(request, made))
+    async def show(made: str) -> bodies.Json:
+        return bodies.project_object(await _project(request, made))
 
     return await _once(request, body, make, show)
 
@@ -91,13 +73,13 @@ async def create_project(request: Request, _key: Admin) -> Response:
 @router.get("/projects/{project_id}")
 async def retrieve_project(project_id: str, request: Request, _key: Admin) -> Response:
     """One project."""
-    return json_response(project_object(await _project(request, project_id)))
+    return json_response(bodies.project_object(await _project(request, project_id)))
 
 
 @router.post("/projects/{project_id}")
 async def update_project(project_id: str, request: Request, _key: Admin) -> Response:
     """Changes a project. `policy` is a JSON Merge Patch."""
-    fields = project_fields(await read_object(request), required=False)
+    fields = bodies.project_fields(await bodies.read_object(request), required=False)
     project = await _project(request, project_id)
     upstreams = app_state(request).routes.server.upstreams
     with _refusals(fields):
@@ -105,7 +87,7 @@ async def update_project(project_id: str, request: Request, _key: Admin) -> Resp
             changed = await service.change_project(
                 connection, project.id, fields, actor_of(request), upstreams
             )
-    return json_response(project_object(changed))
+    return json_response(bodies.project_object(changed))
 
 
 @router.post("/projects/{project_id}/archive")
@@ -117,7 +99,7 @@ async def archive_project(project_id: str, request: Request, _key: Admin) -> Res
             archived = await service.archive_project(connection, project, actor_of(request))
     except DefaultProject:
         raise InvalidRequest("The default project cannot be archived.") from None
-    return json_response(project_object(archived))
+    return json_response(bodies.project_object(archived))
 
 
 @contextmanager
@@ -145,7 +127,7 @@ def _refusals(fields: ProjectFields) -> Iterator[None]:
 async def list_project_keys(project_id: str, request: Request, _key: Admin) -> Response:
     """The keys of a project that were not revoked, the oldest first."""
     query = statements.PROJECT_KEYS
-    return await _page(request, query, API_KEY, project_key_object, of_project=project_id)
+    return await _page(request, query, API_KEY, bodies.project_key_object, of_project=project_id)
 
 
 @router.get("/projects/{project_id}/api_keys/{key_id}")
@@ -153,7 +135,7 @@ async def retrieve_project_key(
     project_id: str, key_id: str, request: Request, _key: Admin
 ) -> Response:
     """One key of a project."""
-    return json_response(project_key_object(await _find_key(request, key_id, project_id)))
+    return json_response(bodies.project_key_object(await _find_key(request, key_id, project_id)))
 
 
 @router.post("/projects/{project_id}/api_keys/{key_id}")
@@ -161,12 +143,12 @@ async def update_project_key(
     project_id: str, key_id: str, request: Request, _key: Admin
 ) -> Response:
     """Changes what a key may do, and until when. No scopes: everything of its project."""
-    changes = key_changes(await read_object(request))
+    changes = bodies.key_changes(await bodies.read_object(request))
     found = await _find_key(request, key_id, project_id)
     async with app_state(request).pool.connection() as connection:
         if not await service.change_key(connection, found, changes, actor_of(request)):
             raise InvalidRequest("The API key has expired. Create another one.")
-    return json_response(project_key_object(await _find_key(request, key_id, project_id)))
+    return json_response(bodies.project_key_object(await _find_key(request, key_id, project_id)))
 
 
 @router.delete("/projects/{project_id}/api_keys/{key_id}")
@@ -185,18 +167,20 @@ async def delete_project_key(
 async def list_service_accounts(project_id: str, request: Request, _key: Admin) -> Response:
     """The service accounts of a project, the oldest first."""
     query = statements.LIST_SERVICE_ACCOUNTS
-    return await _page(request, query, SERVICE_ACCOUNT, account_object, of_project=project_id)
+    return await _page(
+        request, query, SERVICE_ACCOUNT, bodies.account_object, of_project=project_id
+    )
 
 
 @router.post("/projects/{project_id}/service_accounts")
 async def create_service_account(project_id: str, request: Request, _key: Admin) -> Response:
     """Creates a service account with a key, which is shown here only."""
-    body = await read_object(request)
-    require_known(body, (*GRANT_FIELDS, "create_service_account_only"))
-    name, grant = name_field(body, required=True) or "", grant_of(body)
-    with_key = not boolean_field(body, "create_service_account_only")
+    body = await bodies.read_object(request)
+    bodies.require_known(body, (*bodies.GRANT_FIELDS, "create_service_account_only"))
+    name, grant = bodies.name_field(body, required=True) or "", bodies.grant_of(body)
+    with_key = not bodies.boolean_field(body, "create_service_account_only")
 
-    async def make() -> Json:
+    async def make() -> bodies.Json:
         project, actor = await _project(request, project_id), actor_of(request)
         async with _transaction(request) as connection:
             account = await service.create_account(connection, project, name, actor)
@@ -207,12 +191,14 @@ async def create_service_account(project_id: str, request: Request, _key: Admin)
                 made, value = _require_active(
                     await service.create_key(connection, project, grant, actor, account.id)
                 )
-                secret = {"api_key": made_key_object(made) | {"value": value}}
+                secret = {"api_key": bodies.made_key_object(made) | {"value": value}}
             await note_made(connection, admin_id(SERVICE_ACCOUNT, account.id), secret)
-        return account_object(account) | (secret or {})
+        return bodies.account_object(account) | (secret or {})
 
-    async def show(made: str) -> Json:
-        return account_object(await _account(request, await _project(request, project_id), made))
+    async def show(made: str) -> bodies.Json:
+        return bodies.account_object(
+            await _account(request, await _project(request, project_id), made)
+        )
 
     return await _once(request, body, make, show)
 
@@ -223,7 +209,7 @@ async def retrieve_service_account(
 ) -> Response:
     """One service account."""
     project = await _project(request, project_id)
-    return json_response(account_object(await _account(request, project, account_id)))
+    return json_response(bodies.account_object(await _account(request, project, account_id)))
 
 
 @router.post("/projects/{project_id}/service_accounts/{account_id}/api_keys")
@@ -231,12 +217,12 @@ async def create_service_account_key(
     project_id: str, account_id: str, request: Request, _key: Admin
 ) -> Response:
     """Creates another key of a service account, which is shown here only."""
-    body = await read_object(request)
-    require_known(body, GRANT_FIELDS)
-    name_field(body, required=False)
-    grant = grant_of(body)
+    body = await bodies.read_object(request)
+    bodies.require_known(body, bodies.GRANT_FIELDS)
+    bodies.name_field(body, required=False)
+    grant = bodies.grant_of(body)
 
-    async def make() -> Json:
+    async def make() -> bodies.Json:
         project = await _project(request, project_id)
         owner = await _account(request, project, account_id)
         async with _transaction(request) as connection:
@@ -244,10 +230,10 @@ async def create_service_account_key(
                 await service.create_key(connection, project, grant, actor_of(request), owner.id)
             )
             await note_made(connection, admin_id(API_KEY, made.id), {"value": value})
-        return made_key_object(made) | {"value": value}
+        return bodies.made_key_object(made) | {"value": value}
 
-    async def show(made: str) -> Json:
-        return made_key_object(await _find_key(request, made, project_id))
+    async def show(made: str) -> bodies.Json:
+        return bodies.made_key_object(await _find_key(request, made, project_id))
 
     return await _once(request, body, make, show)
 
@@ -261,7 +247,9 @@ async def delete_service_account(
     account = await _account(request, project, account_id)
     async with app_state(request).pool.connection() as connection:
         await service.delete_account(connection, project, account, actor_of(request))
-    return json_response(deleted_object(account_id, "organization.project.service_account.deleted"))
+    return json_response(
+        bodies.deleted_object(account_id, "organization.project.service_account.deleted")
+    )
 
 
 # --- keys of admins ---
@@ -271,19 +259,19 @@ async def delete_service_account(
 async def list_admin_keys(request: Request, _key: Admin) -> Response:
     """The keys of admins, the newest first unless `order=asc`."""
     query = statements.ADMIN_KEYS[paging(request).order]
-    return await _page(request, query, API_KEY, admin_key_object)
+    return await _page(request, query, API_KEY, bodies.admin_key_object)
 
 
 @router.post("/admin_api_keys")
 async def create_admin_key(request: Request, _key: Admin) -> Response:
     """Creates a key of the default project with the scope `admin` alone, which is shown here
     only."""
-    body = await read_object(request)
-    require_known(body, ("name", "expires_in_seconds"))
-    name = name_field(body, required=True)
-    grant = KeyGrant(frozenset((Scope.ADMIN,)), name, None, lifetime_field(body))
+    body = await bodies.read_object(request)
+    bodies.require_known(body, ("name", "expires_in_seconds"))
+    name = bodies.name_field(body, required=True)
+    grant = KeyGrant(frozenset((Scope.ADMIN,)), name, None, bodies.lifetime_field(body))
 
-    async def make() -> Json:
+    async def make() -> bodies.Json:
         values = {"name": DEFAULT_PROJECT, "digits": None}
         pool = app_state(request).pool
         projects = await fetch_idempotent(pool, statements.FIND_PROJECTS, values)
@@ -294,10 +282,10 @@ async def create_admin_key(request: Request, _key: Admin) -> Response:
                 await service.create_key(connection, projects[0], grant, actor_of(request))
             )
             await note_made(connection, admin_id(API_KEY, made.id), {"value": value})
-        return admin_key_object(made) | {"value": value}
+        return bodies.admin_key_object(made) | {"value": value}
 
-    async def show(made: str) -> Json:
-        return admin_key_object(await _find_key(request, made, None))
+    async def show(made: str) -> bodies.Json:
+        return bodies.admin_key_object(await _find_key(request, made, None))
 
     return await _once(request, body, make, show)
 
@@ -305,7 +293,7 @@ async def create_admin_key(request: Request, _key: Admin) -> Response:
 @router.get("/admin_api_keys/{key_id}")
 async def retrieve_admin_key(key_id: str, request: Request, _key: Admin) -> Response:
     """One key of an admin."""
-    return json_response(admin_key_object(await _find_key(request, key_id, None)))
+    return json_response(bodies.admin_key_object(await _find_key(request, key_id, None)))
 
 
 @router.delete("/admin_api_keys/{key_id}")
@@ -322,7 +310,7 @@ async def _page(
     request: Request,
     query: Query[RowT],
     prefix: str,
-    to_object: Callable[[RowT], Json],
+    to_object: Callable[[RowT], bodies.Json],
     *,
     of_project: str | None = None,
     **values: object,
@@ -337,7 +325,7 @@ async def _page(
     return await counted_json(request, asked.page_of([to_object(row) for row in rows]))
 
 
-async def _once(request: Request, body: Json, make: Make, show: Show) -> Response:
+async def _once(request: Request, body: bodies.Json, make: Make, show: Show) -> Response:
     return json_response(await app_state(request).creates.once(request, body, make, show))
 
 
@@ -365,7 +353,7 @@ async def _find_key(request: Request, public_id: str, project_id: str | None) ->
 async def _revoke(request: Request, key: KeyDetails, public_id: str, kind: str) -> Response:
     async with app_state(request).pool.connection() as connection:
         await service.revoke_key(connection, key, actor_of(request))
-    return json_response(deleted_object(public_id, kind))
+    return json_response(bodies.deleted_object(public_id, kind))
 
 
 async def _account(request: Request, project: ProjectDetails, public_id: str) -> ServiceAccount:

@@ -14,7 +14,7 @@ from models.errors import InvalidRequest
 from models.ids import API_KEY, PROJECT, admin_id, parse_admin_id
 from models.prices import BILLIONTHS
 from models.wire.checks.faults import missing
-from models.wire.proxied_usage import UsageKind
+from models.wire.token_counts import UsageKind
 from web.http.auth import Admin
 from web.http.body import counted_json
 from web.http.params import boolean, choice, integer

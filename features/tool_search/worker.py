@@ -28,7 +28,7 @@ from models.ids import new_uuid
 from models.projects.routes import ProjectRoutes
 from models.wire.events import Item
 from models.wire.mcp import is_allowed
-from models.wire.proxied_usage import NO_TOKENS, UsageKind
+from models.wire.token_counts import NO_TOKENS, UsageKind
 from models.wire.tools import TOOL_SEARCH, CallableTool, callable_tools
 from worker.run.resources import Resources, WorkerFeature
 from worker.tools.provider import ToolCallError, ToolContext, ToolProvider, ToolResult

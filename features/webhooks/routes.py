@@ -11,19 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from features.tenants.bodies import (
-    boolean_field,
-    integer_field,
-    name_field,
-    read_object,
-    require_known,
-    texts_field,
-)
+from features.tenants import bodies
 from features.tenants.service import project_of_id
-from features.webhooks.endpoints import DELIVERY_STATES, WebhookEndpoints
 from features.webhooks.events import EventType
 from features.webhooks.service import EndpointFields, EndpointProject
-from features.webhooks.web import Webhooks
+from features.webhooks.web import DELIVERY_STATES, WebhookEndpoints, Webhooks
 from models.errors import InvalidRequest
 from models.projects.policy import ProjectPolicy
 from models.wire.checks.faults import missing, wrong_type
@@ -65,7 +57,7 @@ async def list_endpoints(request: Request, project: NamedProject) -> Response:
 
 async def create_endpoint(request: Request, project: NamedProject) -> Response:
     """Creates an endpoint. The answer has its signing secret, which is shown here only."""
-    body = await read_object(request)
+    body = await bodies.read_object(request)
     endpoints = _endpoints(request)
     make = partial(endpoints.create, project, _create_fields(body), actor_of(request))
     show = partial(endpoints.show, project)
@@ -79,7 +71,7 @@ async def retrieve_endpoint(endpoint_id: str, request: Request, project: NamedPr
 
 async def update_endpoint(endpoint_id: str, request: Request, project: NamedProject) -> Response:
     """Changes an endpoint; `enabled` enables or disables it."""
-    fields = _update_fields(await read_object(request))
+    fields = _update_fields(await bodies.read_object(request))
     changed = await _endpoints(request).update(project, endpoint_id, fields, actor_of(request))
     return json_response(changed)
 
@@ -167,12 +159,12 @@ async def _optional_body(request: Request) -> dict[str, Any]:
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return {}
-    return await read_object(request)
+    return await bodies.read_object(request)
 
 
 def _create_fields(body: dict[str, Any]) -> EndpointFields:
     """Of a create: `url`, and if they are wanted `name` and `event_types`."""
-    require_known(body, ("name", "url", "event_types"))
+    bodies.require_known(body, ("name", "url", "event_types"))
     if body.get("url") is None:
         raise missing("url")
     return _fields(body)
@@ -180,16 +172,16 @@ def _create_fields(body: dict[str, Any]) -> EndpointFields:
 
 def _update_fields(body: dict[str, Any]) -> EndpointFields:
     """Of an update: any of the same, and `enabled`."""
-    require_known(body, ("name", "url", "event_types", "enabled"))
+    bodies.require_known(body, ("name", "url", "event_types", "enabled"))
     return _fields(body)
 
 
 def _rotation_overlap(body: dict[str, Any]) -> timedelta:
     """How long the old secret stays valid: `overlap_seconds`, or a day with
     `keep_old_secret_active_for_24_hours`; else no time."""
-    require_known(body, ("overlap_seconds", "keep_old_secret_active_for_24_hours"))
-    keep = boolean_field(body, "keep_old_secret_active_for_24_hours")
-    seconds = integer_field(body, "overlap_seconds", minimum=0, maximum=MAX_OVERLAP)
+    bodies.require_known(body, ("overlap_seconds", "keep_old_secret_active_for_24_hours"))
+    keep = bodies.boolean_field(body, "keep_old_secret_active_for_24_hours")
+    seconds = bodies.integer_field(body, "overlap_seconds", minimum=0, maximum=MAX_OVERLAP)
     if seconds is None:
         seconds = _A_DAY if keep else 0
     return timedelta(seconds=seconds)
@@ -197,7 +189,7 @@ def _rotation_overlap(body: dict[str, Any]) -> timedelta:
 
 def _tested_type(body: dict[str, Any]) -> str | None:
     """`event_type` of a test."""
-    require_known(body, ("event_type",))
+    bodies.require_known(body, ("event_type",))
     value = body.get("event_type")
     if value is None:
         return None
@@ -211,10 +203,10 @@ def _fields(body: dict[str, Any]) -> EndpointFields:
     url = body.get("url")
     if url is not None and not isinstance(url, str):
         raise wrong_type("url", "a string", url)
-    types = texts_field(body, "event_types")
+    types = bodies.texts_field(body, "event_types")
     _require_types(types or [], "event_types")
     return EndpointFields(
-        name_field(body, required=False), url, types, boolean_field(body, "enabled")
+        bodies.name_field(body, required=False), url, types, bodies.boolean_field(body, "enabled")
     )
 
 

@@ -7,15 +7,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from features.audit import act, record
+from features.webhooks import events
 from features.webhooks import queries as statements
-from features.webhooks.events import (
-    TEST_OBJECT,
-    EventType,
-    event_id,
-    new_secret,
-    open_secrets,
-    seal_secrets,
-)
 from features.webhooks.queries import Endpoint
 from models.db.arrays import Texts
 from models.db.database import Connection, execute, fetch
@@ -82,8 +75,8 @@ async def create(
 ) -> SigningSecret | None:
     """Makes an endpoint. `egress`: the rules of the server. None: the project is archived, or has
     `most` endpoints already. Raises NoKey and EgressRefused."""
-    made, secret = new_uuid(), new_secret()
-    sealed = seal_secrets(sealer, made, [secret])
+    made, secret = new_uuid(), events.new_secret()
+    sealed = events.seal_secrets(sealer, made, [secret])
     values = {
         "id": made,
         "project": project.id,
@@ -119,11 +112,11 @@ async def rotate(
 ) -> SigningSecret | None:
     """Gives an endpoint a new secret. For `overlap` deliveries are signed with the old one too, if
     the key that opens it is configured. None: the endpoint was deleted. Raises NoKey."""
-    secret, key = new_secret(), {"id": endpoint.id, "project": endpoint.project_id}
+    secret, key = events.new_secret(), {"id": endpoint.id, "project": endpoint.project_id}
     async with connection.transaction():
         for locked in await fetch(connection, statements.LOCK_ENDPOINT, key):
             kept = opened_secrets(sealer, locked)[:1] if overlap else []
-            sealed = seal_secrets(sealer, locked.id, [secret, *kept])
+            sealed = events.seal_secrets(sealer, locked.id, [secret, *kept])
             values = {
                 "id": locked.id,
                 "secret_key_id": sealed.key_id,
@@ -140,7 +133,7 @@ def opened_secrets(sealer: Sealer, endpoint: Endpoint) -> list[str]:
     """The signing secrets of an endpoint, the newest one first; none if their key is missing."""
     try:
         stored = Sealed(endpoint.secret_key_id, endpoint.secrets)
-        return open_secrets(sealer, endpoint.id, stored)
+        return events.open_secrets(sealer, endpoint.id, stored)
     except Unreadable:
         return []
 
@@ -151,13 +144,13 @@ async def send_test(
     """Has a worker deliver an event about a response that does not exist; returns the event and its
     type. `event_type` None: one that the endpoint gets. None: the endpoint is disabled."""
     event = new_uuid()
-    sent = event_type or next(iter(endpoint.types), EventType.RESPONSE_COMPLETED.value)
+    sent = event_type or next(iter(endpoint.types), events.EventType.RESPONSE_COMPLETED.value)
     values = {
         "id": new_uuid(),
         "endpoint": endpoint.id,
         "event_id": event,
         "type": sent,
-        "object_id": TEST_OBJECT,
+        "object_id": events.TEST_OBJECT,
     }
     entry = _entry(actor, "test", endpoint)
     inserted = await act(connection, statements.INSERT_TEST_EVENT, values, entry)
@@ -170,7 +163,7 @@ async def resend(
     """Delivers an event again, with the same id, to one endpoint or to all that it was for; returns
     to how many. 0: there is no such event."""
     values = {"event_id": event, "endpoint": None if endpoint is None else endpoint.id}
-    entry = AuditEntry(actor, "webhook.resend", event_id(event))
+    entry = AuditEntry(actor, "webhook.resend", events.event_id(event))
     if endpoint is not None:
         details = {"endpoint": public_id(endpoint.id)}
         entry = AuditEntry(

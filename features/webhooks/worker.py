@@ -12,23 +12,8 @@ from datetime import timedelta
 
 import structlog
 
+from features.webhooks import queries, sender
 from features.webhooks.events import event_id
-from features.webhooks.queries import (
-    DELIVERED,
-    IS_DUE,
-    NOT_DELIVERED,
-    TAKE_DELIVERIES,
-    Delivery,
-    Failure,
-)
-from features.webhooks.sender import (
-    DISABLE_AFTER,
-    EXPIRY,
-    LONGEST_ENDPOINT_PAUSE,
-    DeliveryOutcome,
-    pause_after,
-    send,
-)
 from models.config.feature_groups import WebhookSettings
 from models.db.arrays import Ints, Uuids
 from models.db.database import Pool, execute, fetch, retry_while_unavailable
@@ -74,23 +59,25 @@ class Deliverer:
         """Delivers until it is cancelled; then tries that run are cancelled too, and another worker
         makes them again. `poll`: finds due deliveries."""
         lease = self._settings.timeout + _STORING
-        kind = KindOfWork("webhooks", TAKE_DELIVERIES, lease, _POLL, _room, self._deliver, _facts)
+        kind = KindOfWork(
+            "webhooks", queries.TAKE_DELIVERIES, lease, _POLL, _room, self._deliver, _facts
+        )
         work = DueWork(self._pool, kind)
-        work.find_by(poll, IS_DUE)
+        work.find_by(poll, queries.IS_DUE)
         await work.run()
 
-    async def _deliver(self, delivery: Delivery, lease: RowLease) -> None:
+    async def _deliver(self, delivery: queries.Delivery, lease: RowLease) -> None:
         """Tries a delivery and stores what came of it."""
         FENCE.set(lease.require)
         time_limit = self._settings.timeout.total_seconds()
         policy = await self._policies.policy(delivery.project_id)
         egress = self._egress.of_project(policy.egress)
-        outcome = await send(delivery, self._sealer, egress, time_limit)
+        outcome = await sender.send(delivery, self._sealer, egress, time_limit)
         await retry_while_unavailable(
             lambda: self._store(delivery, outcome), "webhooks_database_unavailable"
         )
 
-    async def _store(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
+    async def _store(self, delivery: queries.Delivery, outcome: sender.DeliveryOutcome) -> None:
         values: dict[str, object] = {
             "id": delivery.id,
             "attempts": delivery.attempts,
@@ -98,23 +85,23 @@ class Deliverer:
             "status": outcome.status,
         }
         if outcome.is_delivered:
-            await execute(self._pool, DELIVERED, values)
+            await execute(self._pool, queries.DELIVERED, values)
             metrics.WEBHOOKS.labels("delivered").inc()
             return
         metrics.WEBHOOKS.labels("failed").inc()
         values |= {
             "error": outcome.error,
-            "pause": pause_after(delivery.attempts, outcome.retry_after),
-            "expiry": EXPIRY,
+            "pause": sender.pause_after(delivery.attempts, outcome.retry_after),
+            "expiry": sender.EXPIRY,
             "is_gone": outcome.is_gone,
-            "disable_after": DISABLE_AFTER,
-            "longest_pause": LONGEST_ENDPOINT_PAUSE,
+            "disable_after": sender.DISABLE_AFTER,
+            "longest_pause": sender.LONGEST_ENDPOINT_PAUSE,
         }
-        [failure] = await fetch(self._pool, NOT_DELIVERED, values)
+        [failure] = await fetch(self._pool, queries.NOT_DELIVERED, values)
         _log(delivery, outcome, failure)
 
 
-def _room(running: Sequence[Delivery]) -> dict[str, object] | None:
+def _room(running: Sequence[queries.Delivery]) -> dict[str, object] | None:
     """The values of TAKE_DELIVERIES beside the lease."""
     free = _AT_ONCE - len(running)
     if free <= 0:
@@ -128,14 +115,16 @@ def _room(running: Sequence[Delivery]) -> dict[str, object] | None:
     }
 
 
-def _facts(delivery: Delivery) -> dict[str, object]:
+def _facts(delivery: queries.Delivery) -> dict[str, object]:
     return {
         "endpoint": admin_id(WEBHOOK_ENDPOINT, delivery.endpoint_id),
         "webhook_id": event_id(delivery.event_id),
     }
 
 
-def _log(delivery: Delivery, outcome: DeliveryOutcome, failure: Failure) -> None:
+def _log(
+    delivery: queries.Delivery, outcome: sender.DeliveryOutcome, failure: queries.Failure
+) -> None:
     """Logs and counts a try that has failed."""
     facts = _facts(delivery) | {
         "attempt": delivery.attempts,

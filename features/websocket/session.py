@@ -19,16 +19,8 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from features.steering.web import Steering
-from features.websocket.create_log import CreateLog
-from features.websocket.frames import (
-    CreateFrame,
-    FrameRefused,
-    SteerFrame,
-    error_frame,
-    event_frame,
-    read_frame,
-)
-from features.websocket.socket_admission import SocketAdmission
+from features.websocket import frames
+from features.websocket.socket_admission import CreateLog, SocketAdmission
 from features.websocket.steering import SocketSteering
 from models.db.database import (
     DATABASE_UNAVAILABLE,
@@ -173,7 +165,7 @@ class SocketSession:
         log = CreateLog(request_record(self._socket))
         try:
             await self._start(message.get("text"), held, log)
-        except FrameRefused as refused:
+        except frames.FrameRefused as refused:
             held.release()
             self._forget_refused(refused.previous, refused.error)
             log.note_error(refused.error)
@@ -187,7 +179,7 @@ class SocketSession:
     async def _start(self, text: str | None, held: Reservation, log: CreateLog) -> None:
         """Starts the create or the steer of a frame. Raises FrameRefused."""
         if text is None:
-            raise FrameRefused(
+            raise frames.FrameRefused(
                 InvalidRequest(
                     "Binary frames are not supported. Send JSON as text.", code="invalid_json"
                 ),
@@ -196,13 +188,13 @@ class SocketSession:
         raw = text.encode()
         limits = await self._read_limits()
         if len(raw) > limits.size:
-            raise FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
-        create = await read_frame(raw, limits, held)
-        if isinstance(create, SteerFrame):
+            raise frames.FrameRefused(RequestTooLarge(f"{limits.size} bytes"), None)
+        create = await frames.read_frame(raw, limits, held)
+        if isinstance(create, frames.SteerFrame):
             self._start_steer(create)
             return
         if self._refusal is not None:
-            raise FrameRefused(self._refusal, create.stream_id)
+            raise frames.FrameRefused(self._refusal, create.stream_id)
         admission, stream_id = self._admission, create.stream_id
         try:
             admission.require_capacity(stream_id, create.size)
@@ -212,7 +204,7 @@ class SocketSession:
             uncounted = create.size if waits and not held.amount else 0
             stop_waiting = admission.count_waiting(uncounted)
         except ApiError as error:
-            raise FrameRefused(error, stream_id) from None
+            raise frames.FrameRefused(error, stream_id) from None
         task = admission.start(
             stream_id, create.size, partial(self._run, create, log, stop_waiting)
         )
@@ -221,12 +213,12 @@ class SocketSession:
         task.add_done_callback(lambda _: held.release())
         task.add_done_callback(lambda _: log.write(server_ended=self._server_ends))
 
-    def _start_steer(self, frame: SteerFrame) -> None:
+    def _start_steer(self, frame: frames.SteerFrame) -> None:
         """Stores a steer while further frames are read. Raises FrameRefused."""
         if self._refusal is not None:
-            raise FrameRefused(self._refusal, None)
+            raise frames.FrameRefused(self._refusal, None)
         if len(self._steers) >= _MAX_STEERS:
-            raise FrameRefused(
+            raise frames.FrameRefused(
                 InvalidRequest(
                     "Too many 'response.steer' events wait on this WebSocket connection.",
                     code="too_many_pending_steers",
@@ -238,7 +230,7 @@ class SocketSession:
         task.add_done_callback(self._steers.discard)
         task.add_done_callback(lambda _: frame.held.release())
 
-    async def _steer(self, frame: SteerFrame) -> None:
+    async def _steer(self, frame: frames.SteerFrame) -> None:
         try:
             async with self._steers_in_order:
                 key = await self._state.keys.require(self._key)
@@ -265,7 +257,7 @@ class SocketSession:
     # --- events to the client ---
 
     async def _run(
-        self, create: CreateFrame, log: CreateLog, stop_waiting: Callable[[], None]
+        self, create: frames.CreateFrame, log: CreateLog, stop_waiting: Callable[[], None]
     ) -> None:
         """Runs one create to its end."""
         stop_waiting()
@@ -286,7 +278,7 @@ class SocketSession:
         if isinstance(reported, Unauthenticated):
             self._key_revoked.set()
 
-    async def _respond(self, create: CreateFrame, log: CreateLog) -> None:
+    async def _respond(self, create: frames.CreateFrame, log: CreateLog) -> None:
         key = await self._state.keys.require(self._key)
         require_scope(key, reads=False)
         creating = asyncio.create_task(self._create(create, key))
@@ -297,7 +289,7 @@ class SocketSession:
             raise
         await self._stream_response(create, accepted, log)
 
-    async def _create(self, create: CreateFrame, key: ApiKey) -> AcceptedResponse:
+    async def _create(self, create: frames.CreateFrame, key: ApiKey) -> AcceptedResponse:
         traceparent = self._socket.headers.get("traceparent")
         body = await create.take_body()
         await self._state.admission.admit(body, key)
@@ -315,7 +307,7 @@ class SocketSession:
         )
 
     async def _stream_response(
-        self, create: CreateFrame, accepted: AcceptedResponse, log: CreateLog
+        self, create: frames.CreateFrame, accepted: AcceptedResponse, log: CreateLog
     ) -> None:
         """Sends the response's events to their end, and then those of each successor that a steer
         has made. Cancels what runs if that fails."""
@@ -332,7 +324,7 @@ class SocketSession:
             raise
         log.note_end()
 
-    async def _stream_one(self, create: CreateFrame, accepted: AcceptedResponse) -> None:
+    async def _stream_one(self, create: frames.CreateFrame, accepted: AcceptedResponse) -> None:
         """Sends all events of one response. Raises if that is not possible."""
         bind_response(accepted.id)
         self._steering.begin(accepted.id, create.stream_id)
@@ -367,7 +359,7 @@ class SocketSession:
             # After the cancel was recorded, no successor is made.
             found = await self._steering.successor_of(running)
 
-    async def _send_events(self, create: CreateFrame, accepted: AcceptedResponse) -> bool:
+    async def _send_events(self, create: frames.CreateFrame, accepted: AcceptedResponse) -> bool:
         """Sends the events; returns whether the last one was sent."""
         held = Reservation(self._state.budgets.bodies, request_record(self._socket).project or "")
         events = self._state.event_reader.follow(
@@ -379,12 +371,12 @@ class SocketSession:
         finally:
             held.release()
 
-    async def _send_blocks(self, create: CreateFrame, blocks: AsyncIterator[bytes]) -> bool:
+    async def _send_blocks(self, create: frames.CreateFrame, blocks: AsyncIterator[bytes]) -> bool:
         async for block in blocks:
             for event in iter_frames(block):
                 if event == DONE:
                     return True
-                await self._socket.send_text(event_frame(event, create.stream_id))
+                await self._socket.send_text(frames.event_frame(event, create.stream_id))
             del block, event  # as in web/stream/sse.py
         return False
 
@@ -395,7 +387,7 @@ class SocketSession:
 
     async def _send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Sends an error frame. Raises one of `_CLOSED` if the client has disconnected."""
-        await self._socket.send_text(error_frame(error, stream_id))
+        await self._socket.send_text(frames.error_frame(error, stream_id))
 
     # --- unstored responses ---
 

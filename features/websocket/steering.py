@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from features.steering.queries import SteerRow
-from features.steering.steer_store import SteerStore, not_found, steer_error
+from features.steering.web import SteerStore, not_found, steer_error
 from features.websocket.frames import SteerFrame, steer_frame
 from models.db.queries.api_keys import ApiKey
 from models.errors import ApiError, InvalidRequest

@@ -9,31 +9,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from models.allowed_hosts import allowed_hosts
-from models.config.values import (
-    EMPTY_IS_UNSET,
-    Bytes,
-    Characters,
-    Duration,
-    Group,
-    HttpAddress,
-    Secret,
-    TextList,
-)
+from models.config import values
+from models.hosts import allowed_hosts
 
 _MIN_TOKEN = 16
 _PATH = r"(/[A-Za-z0-9._~-]+)*"
 
 
-class ConsoleSettings(Group):
+class ConsoleSettings(values.Group):
     """The console ([console.md](console.md))."""
 
-    operator_token: Secret = None
+    operator_token: values.Secret = None
     """The token of operators, at least 16 characters. Without any token or `user_header`, only a
     loopback address has the console."""
-    read_only_token: Secret = None
+    read_only_token: values.Secret = None
     """The token of users who only look, at least 16 characters."""
-    session_time: Duration = Field(default=timedelta(hours=12))
+    session_time: values.Duration = Field(default=timedelta(hours=12))
     """Limit: how long a login is valid."""
     path_prefix: str = ""
     """The path, such as `/backburner`, that a proxy removes from requests."""
@@ -42,11 +33,11 @@ class ConsoleSettings(Group):
     `trusted_proxies`."""
     groups_header: str = ""
     """The header with the user's groups, separated by commas."""
-    operator_groups: TextList = ()
+    operator_groups: values.TextList = ()
     """Groups of operators. `*`: every user."""
-    read_only_groups: TextList = ()
+    read_only_groups: values.TextList = ()
     """Groups that only look. `*`: every user."""
-    trusted_proxies: TextList = ()
+    trusted_proxies: values.TextList = ()
     """Networks (CIDR) of the proxies whose `user_header` is believed."""
 
     @field_validator("operator_token", "read_only_token")
@@ -93,7 +84,7 @@ class ConsoleSettings(Group):
         return bool(self.user_header) or any(token is not None for token in tokens)
 
 
-class SearchSettings(Group):
+class SearchSettings(values.Group):
     """How operators find responses ([console.md](console.md#finding-a-response))."""
 
     text: bool = True
@@ -104,18 +95,18 @@ class SearchSettings(Group):
     when a response ends."""
 
 
-class ExtractionSettings(Group):
+class ExtractionSettings(values.Group):
     """What the process that reads a file of a vector store may use (docs/file-kinds.md)."""
 
-    memory: Bytes = Field(default=384 * 1024 * 1024, ge=64 * 1024 * 1024)
+    memory: values.Bytes = Field(default=384 * 1024 * 1024, ge=64 * 1024 * 1024)
     """Limit: most memory (address space) of the process."""
-    cpu_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
+    cpu_time: values.Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
     """Limit: longest CPU time of the process."""
-    time: Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
+    time: values.Duration = Field(default=timedelta(minutes=15), ge=timedelta(seconds=1))
     """Limit: longest time of the process."""
-    text: Bytes = Field(default=32 * 1024 * 1024, ge=1)
+    text: values.Bytes = Field(default=32 * 1024 * 1024, ge=1)
     """Limit: most text of a file, in UTF-8."""
-    unpacked: Bytes = Field(default=256 * 1024 * 1024, ge=1)
+    unpacked: values.Bytes = Field(default=256 * 1024 * 1024, ge=1)
     """Limit: most bytes of an unpacked Office file, without its pictures."""
 
 
@@ -153,7 +144,7 @@ Language = Literal[
 """The text search configurations of PostgreSQL itself."""
 
 
-class RetrievalSettings(Group):
+class RetrievalSettings(values.Group):
     """Vector stores (docs/vector-stores.md)."""
 
     embedding_model: str | None = Field(default=None, min_length=1)
@@ -163,11 +154,11 @@ class RetrievalSettings(Group):
     """Dimensions of embeddings, at most 4000. Unset: as many as the model has."""
     embedding_batch: int = Field(default=64, ge=1, le=2048)
     """Limit: most texts of one request for embeddings."""
-    embedding_time: Duration = timedelta(seconds=60)
+    embedding_time: values.Duration = timedelta(seconds=60)
     """Limit: longest time for such a request."""
     rewrite_model: str | None = Field(default=None, min_length=1)
     """The model that rewrites queries. Unset: none does."""
-    rewrite_time: Duration = timedelta(seconds=5)
+    rewrite_time: values.Duration = timedelta(seconds=5)
     """Limit: longest time for that; then the query itself is searched."""
     language: Language = "english"
     """The language of the words in new stores, one of PostgreSQL's; `simple`: none."""
@@ -175,11 +166,11 @@ class RetrievalSettings(Group):
     """Limit: most files of one store."""
     index_from: int = Field(default=50_000, ge=1)
     """Limit: chunks from which a store gets an HNSW index."""
-    index_memory: Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
+    index_memory: values.Bytes = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
     """PostgreSQL's memory for that."""
     ingests: int = Field(default=2, ge=1)
     """Limit: files that one worker ingests at a time, and two more for projects without one."""
-    ingest_time: Duration = timedelta(days=1)
+    ingest_time: values.Duration = timedelta(days=1)
     """Limit: a file fails if no upstream makes its embeddings for so long."""
 
 
@@ -187,13 +178,13 @@ _BUCKET = r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}"
 _PREFIX = r"[A-Za-z0-9._/-]{0,200}"
 
 
-class S3Settings(Group):
+class S3Settings(values.Group):
     """Files in a bucket of S3, or of a server with its API (docs/files.md). Needs the package's
     extra `s3`."""
 
-    bucket: Annotated[str | None, EMPTY_IS_UNSET] = None
+    bucket: Annotated[str | None, values.EMPTY_IS_UNSET] = None
     """The bucket, the same for all processes; `files.folder` is not used then."""
-    endpoint: Annotated[HttpAddress | None, EMPTY_IS_UNSET] = None
+    endpoint: Annotated[values.HttpAddress | None, values.EMPTY_IS_UNSET] = None
     """The address of the server. Unset: Amazon's for the region."""
     region: str = Field(default="us-east-1", min_length=1)
     """The region of the bucket."""
@@ -201,11 +192,11 @@ class S3Settings(Group):
     """Names the bucket in the path, as most servers but Amazon's need it."""
     prefix: str = ""
     """What the key of each object begins with."""
-    access_key: Secret = None
+    access_key: values.Secret = None
     """The access key. Unset: that of Amazon's tools, or the machine's role."""
-    secret_key: Secret = None
+    secret_key: values.Secret = None
     """Its secret."""
-    timeout: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
+    timeout: Annotated[values.Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=10)
     """Limit: longest wait for an answer and its next bytes; a request is tried three times."""
 
     @field_validator("bucket")
@@ -236,106 +227,106 @@ class S3Settings(Group):
         return () if self.secret_key is None else (self.secret_key.get_secret_value(),)
 
 
-class WebhookSettings(Group):
+class WebhookSettings(values.Group):
     """The delivery of webhooks."""
 
-    timeout: Duration = timedelta(seconds=15)
+    timeout: values.Duration = timedelta(seconds=15)
     """Limit: longest time until an endpoint answers."""
-    retention: Duration = timedelta(days=30)
+    retention: values.Duration = timedelta(days=30)
     """How long deliveries are listed and can be sent again."""
     endpoints: int = Field(default=20, ge=1)
     """Limit: most endpoints of a project."""
 
 
-class FileSettings(Group):
+class FileSettings(values.Group):
     """Files (docs/files.md)."""
 
     folder: Path | None = None
     """The folder, the same for all processes. Unset, without `s3.bucket`: no files are stored. `up`
     uses `files` in its data folder."""
-    bytes: Bytes = Field(default=512 * 1024 * 1024, ge=1)
+    bytes: values.Bytes = Field(default=512 * 1024 * 1024, ge=1)
     """Limit: largest file."""
-    batch_bytes: Bytes = Field(default=200 * 1024 * 1024, ge=1)
+    batch_bytes: values.Bytes = Field(default=200 * 1024 * 1024, ge=1)
     """Limit: largest file of purpose `batch`."""
-    part_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
+    part_bytes: values.Bytes = Field(default=64 * 1024 * 1024, ge=1)
     """Limit: largest part of an upload."""
     per_request: int = Field(default=1000, ge=1)
     """Limit: most stored files that one request names."""
-    upload_time: Duration = timedelta(hours=1)
+    upload_time: values.Duration = timedelta(hours=1)
     """Limit: longest time for one upload."""
-    batch_retention: Duration | None = timedelta(days=30)
+    batch_retention: values.Duration | None = timedelta(days=30)
     """How long files of purpose `batch` and `batch_output` are kept, unless the client says
     less."""
 
 
-class BatchSettings(Group):
+class BatchSettings(values.Group):
     """Batches (docs/batches.md)."""
 
     requests: int = Field(default=50_000, ge=1)
     """Limit: most requests."""
-    line: Bytes = Field(default=8 * 1024 * 1024, ge=1000)
+    line: values.Bytes = Field(default=8 * 1024 * 1024, ge=1000)
     """Limit: longest line of an input file."""
     open: int = Field(default=1000, ge=1)
     """Limit: most requests of one batch that wait, run, or have no written result."""
-    longest_window: Duration = timedelta(days=7)
+    longest_window: values.Duration = timedelta(days=7)
     """Limit: longest `completion_window`."""
-    retention: Duration = timedelta(days=30)
+    retention: values.Duration = timedelta(days=30)
     """How long a batch is listed after its end."""
 
 
-class ScheduleSettings(Group):
+class ScheduleSettings(values.Group):
     """Schedules (docs/background.md)."""
 
     per_project: int = Field(default=200, ge=1)
     """Limit: most schedules of a project, those that are completed too."""
-    template: Bytes = Field(default=256 * 1024, ge=1000)
+    template: values.Bytes = Field(default=256 * 1024, ge=1000)
     """Limit: largest `template`, as JSON."""
-    late: Duration = Field(default=timedelta(minutes=1), ge=timedelta(seconds=1))
+    late: values.Duration = Field(default=timedelta(minutes=1), ge=timedelta(seconds=1))
     """Limit: a slot is missed if no web process has worked on it for so long."""
     catch_up: int = Field(default=100, ge=1, le=1000)
     """Limit: most slots that `missed: run_all` runs after a pause or outage, the newest."""
-    retention: Duration = timedelta(days=30)
+    retention: values.Duration = timedelta(days=30)
     """How long runs are listed, and a schedule after its last slot."""
 
 
-class SteeringSettings(Group):
+class SteeringSettings(values.Group):
     """Input for responses that run (docs/websocket.md)."""
 
     pending: int = Field(default=16, ge=1, le=1000)
     """Limit: most inputs that may be queued for one response."""
-    pending_bytes: Bytes = Field(default=4 * 1024 * 1024, ge=1000)
+    pending_bytes: values.Bytes = Field(default=4 * 1024 * 1024, ge=1000)
     """Limit: most bytes of all of them together."""
 
 
-class ModerationSettings(Group):
+class ModerationSettings(values.Group):
     """Moderation by a route of `/v1/moderations` ([moderation.md](moderation.md))."""
 
-    window: Annotated[Characters, Field(ge=1)] = 500
+    window: Annotated[values.Characters, Field(ge=1)] = 500
     """Limit: text of a model that is held back until it is judged."""
-    hold: Duration = timedelta(seconds=2)
+    hold: values.Duration = timedelta(seconds=2)
     """Limit: age from which less text is judged, with the next piece."""
-    characters: Annotated[Characters, Field(ge=100)] = 8_000
+    characters: Annotated[values.Characters, Field(ge=100)] = 8_000
     """Limit: most text of one call; more is divided."""
-    time: Duration = timedelta(seconds=30)
+    time: values.Duration = timedelta(seconds=30)
     """Limit: longest time of one call."""
 
 
-class CodeSettings(Group):
+class CodeSettings(values.Group):
     """Running code for models ([code.md](code.md))."""
 
-    sandboxes: TextList = ()
+    sandboxes: values.TextList = ()
     """Base URLs of the sandboxes, such as `http://sandbox-0:8600`. Empty: no code is run."""
     token: SecretStr = SecretStr("")
     """The workers' token for sandboxes, at least 16 characters."""
-    wall_time: Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
+    wall_time: values.Duration = Field(default=timedelta(minutes=2), ge=timedelta(seconds=1))
     """Limit: longest time of one call of code."""
-    idle_time: Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
+    idle_time: values.Duration = Field(default=timedelta(minutes=20), ge=timedelta(seconds=1))
     """Limit: a container expires after so long without use, unless a client names less."""
     memory_limit: Literal["1g", "4g", "16g", "64g"] = "1g"
     """Largest `memory_limit` of a client: sandboxes must be run with as much."""
-    file_bytes: Bytes = Field(default=64 * 1024 * 1024, ge=1)
+    file_bytes: values.Bytes = Field(default=64 * 1024 * 1024, ge=1)
     """Limit: largest file that code leaves in a container and that is kept."""
-    allowed_hosts: TextList = ()
+    allowed_hosts: values.TextList = ()
     """Hosts that a client's `network_policy` may name, as `pypi.org`, `*.example.org` or
     `name:8443`, and private networks to which they may lead. Sandboxes need the same list."""
 
@@ -352,10 +343,10 @@ class CodeSettings(Group):
         return self
 
 
-class CellSettings(Group):
+class CellSettings(values.Group):
     """A cell, as the other ones reach it (docs/cells.md)."""
 
-    url: HttpAddress
+    url: values.HttpAddress
     """Where it is reached, without the router and without `/v1`."""
     admin_key: SecretStr
     """A key of it with the scope `admin`."""

@@ -27,44 +27,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from models.config import feature_groups, groups
 from models.config.addresses import (
     DEFAULT_SCHEMA,
     normalise_database_url,
     require_redis_scheme,
 )
 from models.config.config_file import BadSettings, Mistake, find_config_file, read_config_file
-from models.config.feature_groups import (
-    BatchSettings,
-    CellSettings,
-    CodeSettings,
-    ConsoleSettings,
-    ExtractionSettings,
-    FileSettings,
-    ModerationSettings,
-    RetrievalSettings,
-    S3Settings,
-    ScheduleSettings,
-    SearchSettings,
-    SteeringSettings,
-    WebhookSettings,
-)
-from models.config.groups import (
-    AuditSettings,
-    CacheSettings,
-    CompactionSettings,
-    EgressSettings,
-    ImageSettings,
-    LeaseSettings,
-    LimitSettings,
-    LineSettings,
-    McpSettings,
-    MetricsSettings,
-    QuotaSettings,
-    ToolSettings,
-    TraceSettings,
-    WebSearchSettings,
-    WorkerSettings,
-)
 from models.config.prices import PriceSettings
 from models.config.routes import Route, routing_errors
 from models.config.upstream import UpstreamSettings
@@ -149,7 +118,7 @@ class Settings(FileBackedSettings):
     """The schema of the tables, for installations that share a database."""
     cell: CellName = ""
     """The name of this deployment where several serve as one (docs/cells.md)."""
-    cells: dict[CellName, CellSettings] = {}
+    cells: dict[CellName, feature_groups.CellSettings] = {}
     """All cells by name, for `backburner cells` and the console (docs/cells.md)."""
     upstream: UpstreamSettings = UpstreamSettings()
     """The upstream named `default`; if it is the only one, it serves all models."""
@@ -157,35 +126,35 @@ class Settings(FileBackedSettings):
     """Upstreams by name."""
     routes: dict[str, Route] = {}
     """Which upstreams serve which models."""
-    lease: LeaseSettings = LeaseSettings()
-    limits: LimitSettings = LimitSettings()
-    line: LineSettings = LineSettings()
+    lease: groups.LeaseSettings = groups.LeaseSettings()
+    limits: groups.LimitSettings = groups.LimitSettings()
+    line: groups.LineSettings = groups.LineSettings()
     prices: PriceSettings = PriceSettings()
     web: WebSettings = WebSettings()
-    cache: CacheSettings = CacheSettings()
-    quotas: QuotaSettings = QuotaSettings()
-    worker: WorkerSettings = WorkerSettings()
-    tools: ToolSettings = ToolSettings()
-    mcp: McpSettings = McpSettings()
-    web_search: WebSearchSettings = WebSearchSettings()
-    images: ImageSettings = ImageSettings()
-    moderation: ModerationSettings = ModerationSettings()
-    compaction: CompactionSettings = CompactionSettings()
-    egress: EgressSettings = EgressSettings()
-    webhooks: WebhookSettings = WebhookSettings()
-    files: FileSettings = FileSettings()
-    s3: S3Settings = S3Settings()
-    batches: BatchSettings = BatchSettings()
-    schedules: ScheduleSettings = ScheduleSettings()
-    steering: SteeringSettings = SteeringSettings()
-    console: ConsoleSettings = ConsoleSettings()
-    search: SearchSettings = SearchSettings()
-    extraction: ExtractionSettings = ExtractionSettings()
-    retrieval: RetrievalSettings = RetrievalSettings()
-    code: CodeSettings = CodeSettings()
-    audit: AuditSettings = AuditSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    traces: TraceSettings = TraceSettings()
+    cache: groups.CacheSettings = groups.CacheSettings()
+    quotas: groups.QuotaSettings = groups.QuotaSettings()
+    worker: groups.WorkerSettings = groups.WorkerSettings()
+    tools: groups.ToolSettings = groups.ToolSettings()
+    mcp: groups.McpSettings = groups.McpSettings()
+    web_search: groups.WebSearchSettings = groups.WebSearchSettings()
+    images: groups.ImageSettings = groups.ImageSettings()
+    moderation: feature_groups.ModerationSettings = feature_groups.ModerationSettings()
+    compaction: groups.CompactionSettings = groups.CompactionSettings()
+    egress: groups.EgressSettings = groups.EgressSettings()
+    webhooks: feature_groups.WebhookSettings = feature_groups.WebhookSettings()
+    files: feature_groups.FileSettings = feature_groups.FileSettings()
+    s3: feature_groups.S3Settings = feature_groups.S3Settings()
+    batches: feature_groups.BatchSettings = feature_groups.BatchSettings()
+    schedules: feature_groups.ScheduleSettings = feature_groups.ScheduleSettings()
+    steering: feature_groups.SteeringSettings = feature_groups.SteeringSettings()
+    console: feature_groups.ConsoleSettings = feature_groups.ConsoleSettings()
+    search: feature_groups.SearchSettings = feature_groups.SearchSettings()
+    extraction: feature_groups.ExtractionSettings = feature_groups.ExtractionSettings()
+    retrieval: feature_groups.RetrievalSettings = feature_groups.RetrievalSettings()
+    code: feature_groups.CodeSettings = feature_groups.CodeSettings()
+    audit: groups.AuditSettings = groups.AuditSettings()
+    metrics: groups.MetricsSettings = groups.MetricsSettings()
+    traces: groups.TraceSettings = groups.TraceSettings()
     secret_keys: SecretStr = SecretStr("")
     """Keys that seal secrets: 32 bytes in URL-safe base64, separated by commas. The first seals,
     all unseal."""

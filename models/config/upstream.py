@@ -16,23 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.config.dialect import (
-    MESSAGES_DEFAULTS,
-    PRESETS,
-    Api,
-    CallContent,
-    CallIdForm,
-    DeveloperRole,
-    EffortField,
-    FinishReason,
-    KeyHeader,
-    MaxTokensField,
-    ReasoningBack,
-    ReasoningTurns,
-    StrictTools,
-    StructuredOutput,
-    ToolChoice,
-)
+from models.config import dialect
 from models.config.prices import ModelPrices
 from models.config.values import Duration, Group, HttpAddress, TextList
 
@@ -59,22 +43,22 @@ class UpstreamSettings(Group):
     """The environment variable with the key."""
     api_key: SecretStr = Field(default=SecretStr("none"), validate_default=True)
     """The key, sent as `Authorization: Bearer`, or as `key_header` says."""
-    key_header: KeyHeader = "authorization"
+    key_header: dialect.KeyHeader = "authorization"
     """The header with the key; `x-api-key` if `api` is `messages`."""
-    api: Api = "chat"
+    api: dialect.Api = "chat"
     """Chat Completions, the Responses API or Anthropic's Messages API."""
     headers: dict[str, SecretStr] = {}
     """Headers of every request, as secret as the key."""
     query: dict[str, SecretStr] = {}
     """Query parameters of every request, as secret."""
-    max_tokens_field: MaxTokensField = "max_completion_tokens"
+    max_tokens_field: dialect.MaxTokensField = "max_completion_tokens"
     """The field that limits output tokens; `max_tokens` for Mistral and older servers."""
     max_tokens: Annotated[int, Field(ge=1)] = 32_000
     """`max_tokens` with `api = "messages"` without `max_output_tokens`."""
     cache_prompts: bool = False
     """With `api = "messages"`: marks each prompt for the vendor's cache, not only those with
     `prompt_cache_key`."""
-    developer_role: DeveloperRole = "system"
+    developer_role: dialect.DeveloperRole = "system"
     """The role of instructions; `developer` for OpenAI's reasoning models."""
     single_system_message: bool = False
     """Joins all system and developer messages at the start."""
@@ -82,22 +66,22 @@ class UpstreamSettings(Group):
     """Text between `<think>` and `</think>` becomes reasoning items."""
     think_opened: bool = False
     """The same, where the text has only `</think>`; the text before it is held back."""
-    finish_reasons: dict[str, FinishReason] = {}
+    finish_reasons: dict[str, dialect.FinishReason] = {}
     """What this upstream's `finish_reason` means: `stop`, `length`, `content_filter` or `error`."""
-    effort_field: EffortField = "reasoning_effort"
+    effort_field: dialect.EffortField = "reasoning_effort"
     """How `reasoning.effort` is sent (docs/output.md)."""
-    reasoning_back: ReasoningBack = "none"
+    reasoning_back: dialect.ReasoningBack = "none"
     """The field that returns reasoning to the model after tool calls (docs/output.md)."""
-    reasoning_turns: ReasoningTurns = "last"
+    reasoning_turns: dialect.ReasoningTurns = "last"
     """Whose reasoning goes back: turns since the last user message, also earlier ones with tool
     calls (`calls`), every turn."""
     reasoning_summary: bool = False
     """Makes a requested `reasoning.summary` by a second call. Only with `api = "chat"`."""
     reasoning_summary_time: Duration = timedelta(seconds=30)
     """Limit: longest time for such a call; then there is no summary."""
-    structured_output: StructuredOutput = "json_schema"
+    structured_output: dialect.StructuredOutput = "json_schema"
     """How a JSON schema is sent (docs/output.md)."""
-    call_id_form: CallIdForm = "as_is"
+    call_id_form: dialect.CallIdForm = "as_is"
     """Ids of other upstreams' tool calls: unchanged up to 40 letters, digits, `_` and `-`; nine
     letters and digits; `functions.NAME:INDEX`."""
     foreign_call_fields: dict[str, Any] = {}
@@ -111,15 +95,15 @@ class UpstreamSettings(Group):
     ones where one is missing."""
     empty_content: str = "(empty)"
     """Replaces a blank text of a user or a tool; empty: sent as it is."""
-    call_content: CallContent = "null"
+    call_content: dialect.CallContent = "null"
     """The `content` of a message with tool calls only: `null`, empty, or no field."""
-    tool_choice: ToolChoice = "named"
+    tool_choice: dialect.ToolChoice = "named"
     """The most that it accepts as `tool_choice`. Beyond that, only the named function is
     offered."""
     tools_for_calls: bool = False
     """Offers the functions of earlier calls, with `tool_choice: none`, to requests without
     tools."""
-    strict_tools: StrictTools = "as_sent"
+    strict_tools: dialect.StrictTools = "as_sent"
     """`strict` of functions: as the client set it, true for all, or never sent."""
     description_limit: Annotated[int, Field(ge=16)] | None = None
     """Characters of a function's description; the rest is cut."""
@@ -204,14 +188,18 @@ class UpstreamSettings(Group):
     def _apply_preset(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        merged = {**PRESETS.get(str(data.get("preset")), {}), **data}
-        return {**MESSAGES_DEFAULTS, **merged} if merged.get("api") == "messages" else merged
+        merged = {**dialect.PRESETS.get(str(data.get("preset")), {}), **data}
+        return (
+            {**dialect.MESSAGES_DEFAULTS, **merged} if merged.get("api") == "messages" else merged
+        )
 
     @field_validator("preset")
     @classmethod
     def _check_preset(cls, value: str) -> str:
-        if value and value not in PRESETS:
-            raise ValueError(f"there is no preset '{value}' (known: {', '.join(sorted(PRESETS))})")
+        if value and value not in dialect.PRESETS:
+            raise ValueError(
+                f"there is no preset '{value}' (known: {', '.join(sorted(dialect.PRESETS))})"
+            )
         return value
 
     @field_validator("omit")

@@ -44,7 +44,7 @@ from models.ownership.line import ChosenClaim, ClaimRequest, LineClaims
 from models.ownership.steering import end_steered, read_queued
 from models.ownership.steps import EMPTY_TAIL, Ending, Step, Tail
 from models.ownership.takeover import Claim, ClaimedLogs, MayRun, UnownedClaims, take_over
-from models.wire.json_values import json_size
+from models.wire.json_input import json_size
 
 logger = structlog.get_logger()
 

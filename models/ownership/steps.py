@@ -78,7 +78,7 @@ class Ending:
     failed_upstream: str | None = None
     """of one that has failed: the upstream because of which, else the one that answered last"""
     history_size: int | None = None
-    """of what a continuation begins with (models/wire/json_values.py); None: not known"""
+    """of what a continuation begins with (models/wire/json_input.py); None: not known"""
     steering: Steering | None = None
     """None: it is not known that the response was steered"""
     cost: int | None = None

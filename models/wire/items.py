@@ -7,24 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import InvalidRequest
-from models.wire.api_schema import (
-    NULL,
-    Schema,
-    SchemaScope,
-    const,
-    nullable,
-    reference,
-    with_type,
-)
+from models.wire import api_schema
+from models.wire.checks import faults
 from models.wire.checks.basic import calls
-from models.wire.checks.faults import (
-    missing,
-    refused_value,
-    shorten,
-    too_long,
-    unsupported_value,
-    wrong_type,
-)
 from models.wire.checks.items import ITEM_CHECKS, REFUSED_ITEMS
 from models.wire.events import Item
 from models.wire.item_types import ID_PREFIXES, OUTPUTS
@@ -54,12 +39,12 @@ def input_items(value: Any, new_id: NewId) -> list[Item]:
     """
     if type(value) is str:
         if len(value) > MAX_INPUT_STRING:
-            raise too_long("input", "string", MAX_INPUT_STRING, len(value))
+            raise faults.too_long("input", "string", MAX_INPUT_STRING, len(value))
         return [_parse_item({"role": "user", "content": value}, "input", new_id)]
     if type(value) is not list:
-        raise wrong_type("input", "a string or an array of input items", value)
+        raise faults.wrong_type("input", "a string or an array of input items", value)
     if len(value) > MAX_INPUT_ITEMS:
-        raise too_long("input", "array", MAX_INPUT_ITEMS, len(value))
+        raise faults.too_long("input", "array", MAX_INPUT_ITEMS, len(value))
     return _parse_items(value, "input", new_id)
 
 
@@ -69,9 +54,9 @@ def conversation_items(value: Any, new_id: NewId, limit: int) -> list[Item]:
     Raises InvalidRequest, which names the place: `items[3]`.
     """
     if type(value) is not list:
-        raise wrong_type("items", "an array", value)
+        raise faults.wrong_type("items", "an array", value)
     if len(value) > limit:
-        raise too_long("items", "array", limit, len(value))
+        raise faults.too_long("items", "array", limit, len(value))
     items = _parse_items(value, "items", new_id)
     if items and items[-1]["type"] == _TRIGGER:
         place = f"items[{len(items) - 1}]"
@@ -83,17 +68,17 @@ def conversation_items(value: Any, new_id: NewId, limit: int) -> list[Item]:
     return items
 
 
-def input_schema(scope: SchemaScope) -> Schema:
+def input_schema(scope: api_schema.SchemaScope) -> api_schema.Schema:
     """JSON Schema of an `input`. Refers to the component `Item` of the scope."""
-    items = {"type": "array", "items": reference(f"{scope.prefix}Item")}
+    items = {"type": "array", "items": api_schema.reference(f"{scope.prefix}Item")}
     return {"anyOf": [{"type": "string", "maxLength": MAX_INPUT_STRING}, items]}
 
 
-def item_schemas(scope: SchemaScope) -> dict[str, Schema]:
+def item_schemas(scope: api_schema.SchemaScope) -> dict[str, api_schema.Schema]:
     """Components: one for each type of item, and `Item` for all of them."""
     kinds = [kind for kind in ITEM_CHECKS if scope.is_input or kind != _REFERENCE]
     schemas = {f"{scope.prefix}{_title(kind)}": _item_schema(kind, scope) for kind in kinds}
-    union = {"anyOf": [reference(name) for name in schemas]}
+    union = {"anyOf": [api_schema.reference(name) for name in schemas]}
     return {f"{scope.prefix}Item": union, **schemas}
 
 
@@ -112,7 +97,7 @@ def substitute_references(
     for index, item in enumerate(items):
         if item["type"] == _REFERENCE and item["id"] not in by_id:
             message = (
-                f"Item with id '{shorten(item['id'])}' not found. "
+                f"Item with id '{faults.shorten(item['id'])}' not found. "
                 "Items of responses created with 'store': false cannot be referred to."
             )
             raise InvalidRequest(message, param=f"{where}[{index}]", code="item_not_found")
@@ -177,7 +162,7 @@ def duplicate_item(item_id: str, where: str) -> InvalidRequest:
     OpenAI's wording (continuedev/continue#10723).
     """
     message = (
-        f"Duplicate item found with id {shorten(item_id)}. "
+        f"Duplicate item found with id {faults.shorten(item_id)}. "
         "Remove duplicate items from your input and try again."
     )
     return InvalidRequest(message, param=where, code="invalid_value")
@@ -192,7 +177,7 @@ def _parse_items(values: list[Any], where: str, new_id: NewId) -> list[Item]:
 
 def _parse_item(value: Any, where: str, new_id: NewId) -> Item:
     if type(value) is not dict:
-        raise wrong_type(where, "an input item", value)
+        raise faults.wrong_type(where, "an input item", value)
     kind = _kind(value, where)
     fields = _CALLS[kind](value, where)
     if kind == "image_generation_call" and _is_reference(value):
@@ -224,11 +209,15 @@ def _is_reference(image: dict[str, Any]) -> bool:
     )
 
 
-def _item_schema(kind: str, scope: SchemaScope) -> Schema:
+def _item_schema(kind: str, scope: api_schema.SchemaScope) -> api_schema.Schema:
     schema = ITEM_CHECKS[kind].schema(scope)
     fields = schema["properties"]
     if not scope.is_input:
-        always = {"id": {"type": "string"}, "type": const(kind), "status": {"type": "string"}}
+        always = {
+            "id": {"type": "string"},
+            "type": api_schema.const(kind),
+            "status": {"type": "string"},
+        }
         return {
             **schema,
             "properties": {**always, **fields},
@@ -237,20 +226,20 @@ def _item_schema(kind: str, scope: SchemaScope) -> Schema:
     if kind == _REFERENCE:
         return {
             **schema,
-            "properties": {"type": nullable(const(kind)), **fields},
+            "properties": {"type": api_schema.nullable(api_schema.const(kind)), **fields},
             "anyOf": _REFERENCE_FORMS,
         }
-    schema["properties"] = {"id": nullable({"type": "string"}), **fields}
+    schema["properties"] = {"id": api_schema.nullable({"type": "string"}), **fields}
     if kind == "message":
         optional_type = {"type": ["string", "null"], "enum": [kind, None]}
         return {**schema, "properties": {"type": optional_type, **schema["properties"]}}
-    return with_type(schema, kind)
+    return api_schema.with_type(schema, kind)
 
 
-_REFERENCE_FORMS: list[Schema] = [
-    {"properties": {"type": const(_REFERENCE)}, "required": ["type"]},
+_REFERENCE_FORMS: list[api_schema.Schema] = [
+    {"properties": {"type": api_schema.const(_REFERENCE)}, "required": ["type"]},
     {
-        "properties": {"type": NULL},
+        "properties": {"type": api_schema.NULL},
         "not": {"anyOf": [{"required": ["role"]}, {"required": ["content"]}]},
     },
 ]
@@ -269,20 +258,20 @@ def _kind(value: dict[str, Any], where: str) -> str:
             return "message"
         if "id" in value:
             return _REFERENCE  # its type may be null or absent, as in OpenAI's API
-        raise missing(f"{where}.type")
+        raise faults.missing(f"{where}.type")
     if type(kind) is not str:
-        raise wrong_type(f"{where}.type", "a string", kind)
+        raise faults.wrong_type(f"{where}.type", "a string", kind)
     if kind in REFUSED_ITEMS:
-        raise refused_value(f"{where}.type", kind, REFUSED_ITEMS[kind])
+        raise faults.refused_value(f"{where}.type", kind, REFUSED_ITEMS[kind])
     if kind not in ITEM_CHECKS:
-        raise unsupported_value(f"{where}.type", kind, ITEM_CHECKS)
+        raise faults.unsupported_value(f"{where}.type", kind, ITEM_CHECKS)
     return kind
 
 
 def _usable_id(item_id: Any, where: str) -> str | None:
     """The client's id; None if it has other characters. Raises InvalidRequest."""
     if type(item_id) is not str:
-        raise wrong_type(f"{where}.id", "a string", item_id)
+        raise faults.wrong_type(f"{where}.id", "a string", item_id)
     return item_id if _USABLE_ID.fullmatch(item_id) else None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.errors import InvalidRequest
+from models.wire import without_effect
 from models.wire.checks.basic import Check
 from models.wire.checks.faults import empty, missing, not_an_object, unknown_create_parameter
 from models.wire.checks.json_schema import require_format_schema, require_function_schema
@@ -28,16 +29,6 @@ from models.wire.tools import (
     require_no_images,
     require_no_search,
     require_valid_choice,
-)
-from models.wire.without_effect import (
-    MAX_NAMES,
-    LeftOut,
-    UnknownFields,
-    left_out,
-    path_of,
-    shown_name,
-    unused_by_chat,
-    unused_by_search,
 )
 
 
@@ -125,7 +116,7 @@ def parse_create(
         for name, value in given.items()
     }
     items = input_items(checked.pop("input"), new_id)
-    unknown = UnknownFields()
+    unknown = without_effect.UnknownFields()
     ignored += _left_out(given, checked | {"input": items}, unknown if rules.native else None)
     ignored += _without_effect(checked, rules)
     if rules.strict_schemas:
@@ -133,7 +124,7 @@ def parse_create(
     request = replace(
         _request(checked, items),
         unknown_fields=unknown.found,
-        ignored=tuple(dict.fromkeys(ignored))[: MAX_NAMES + 1],
+        ignored=tuple(dict.fromkeys(ignored))[: without_effect.MAX_NAMES + 1],
     )
     _check_combinations(request, rules, generate=generate)
     return request
@@ -143,9 +134,9 @@ def _without_effect(checked: dict[str, Any], rules: CreateRules) -> list[str]:
     """The places of known parameters and fields that nobody uses."""
     names: list[str] = []
     if not rules.native:
-        names += unused_by_chat(checked, rules.passthrough, rules.unsent)
+        names += without_effect.unused_by_chat(checked, rules.passthrough, rules.unsent)
     if rules.has_web_search:
-        names += unused_by_search(checked.get("tools", ()))
+        names += without_effect.unused_by_search(checked.get("tools", ()))
     return names
 
 
@@ -248,7 +239,7 @@ def _known_parameters(
 
 
 def _left_out(
-    given: dict[str, Any], checked: dict[str, Any], unknown: UnknownFields | None
+    given: dict[str, Any], checked: dict[str, Any], unknown: without_effect.UnknownFields | None
 ) -> list[str]:
     """The places of what the checks have left out.
 
@@ -259,21 +250,26 @@ def _left_out(
     for name, value in given.items():
         if name == "tools":
             for index, tool in enumerate(checked[name]):
-                found = left_out(value[index], tool, ((None, name), index))
+                found = without_effect.left_out(value[index], tool, ((None, name), index))
                 is_sent = tool["type"] != "mcp" and not is_own_file_search(tool)
                 names += _ignored(found, unknown if is_sent else None)
         else:
             shape = _OBJECTS.get(name, checked[name])
-            found = left_out(value, shape, (None, name))
+            found = without_effect.left_out(value, shape, (None, name))
             names += _ignored(found, unknown if name in _SENT_ON else None)
     return names
 
 
-def _ignored(found: list[LeftOut], unknown: UnknownFields | None) -> list[str]:
+def _ignored(
+    found: list[without_effect.LeftOut], unknown: without_effect.UnknownFields | None
+) -> list[str]:
     """The places of those that are not put back, as many as the header shows, and one more."""
     if unknown is not None:
         found = unknown.restore(found)
-    return [path_of(each.place, shown_name) for each in found[: MAX_NAMES + 1]]
+    return [
+        without_effect.path_of(each.place, without_effect.shown_name)
+        for each in found[: without_effect.MAX_NAMES + 1]
+    ]
 
 
 _OBJECTS: Mapping[str, Any] = {"conversation": {"id": None}, "cache": {"ttl": None}}

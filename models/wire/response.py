@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.wire.events import Event, Item, ItemDone
+from models.wire.events import Event, Item, ItemDone, ResponseCreated, ResponseQueued, frame
 from models.wire.mcp import without_hidden_fields
 from models.wire.tools import is_own_container
 
@@ -217,3 +217,19 @@ def _filtered(item: Item, include: Collection[str]) -> Item:
     if hidden == "outputs" and not is_own_container(item.get("container_id")):
         return item  # of an upstream, which was asked for it
     return {name: content for name, content in item.items() if name != hidden}
+
+
+def opening_event_types(
+    *, background: bool
+) -> tuple[type[ResponseCreated] | type[ResponseQueued], ...]:
+    """The types of a response's first events."""
+    return (ResponseCreated, ResponseQueued) if background else (ResponseCreated,)
+
+
+def opening_frames(facts: ResponseFacts) -> tuple[dict[str, Any], list[bytes]]:
+    """The Response object at its creation, and the first events; their numbers begin with 0."""
+    response = response_object(facts, [])
+    events: list[Event] = [
+        kind(response) for kind in opening_event_types(background=facts.background)
+    ]
+    return response, [frame(event, number) for number, event in enumerate(events)]

@@ -2,7 +2,7 @@
 
 import json
 
-from cli.demo_upstream.embeddings import embeddings_of
+from cli.demo_upstream.replies import embeddings_of
 from tests.support.fake_upstream import Exchange, Script, UpstreamRequest
 
 EMBEDDING_MODEL = "embeddings"

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from cli.embedded.process import ServerProcess, free_port
 from models.config.feature_groups import S3Settings
-from models.files.s3_client import code_of, connect
+from models.files.s3_storage import code_of, connect
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

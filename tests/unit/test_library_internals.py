@@ -75,7 +75,7 @@ INTERNALS = (
         "uvicorn",
         "uvicorn.server:Server",
         "config handle_exit lifespan server_state servers startup",
-        "web/server.py",
+        "web/__main__.py",
     ),
     Internals(
         "uvicorn",
@@ -84,13 +84,13 @@ INTERNALS = (
         " handle_parser_exception handle_ping handle_pong handle_text handshake_complete"
         " handshake_initiated initial_response keepalive_timeout loop logger queue read_paused"
         " receive scope send shutdown transport writable",
-        "features/websocket/protocol.py",
+        "features/websocket/web.py",
     ),
     Internals(
         "uvicorn",
         "uvicorn._types",
         "ASGIReceiveEvent ASGISendEvent",
-        "features/websocket/protocol.py",
+        "features/websocket/web.py",
     ),
     Internals(
         "websockets", "websockets.protocol:Protocol", "reader", "features/websocket/messages.py"

@@ -2,23 +2,33 @@
 
 A dependency of every route under /v1. Each route decides which scope it needs by the dependency
 that it has (docs/projects.md).
+
+Counts refused requests for the audit log: those without a valid API key, and those to the admin
+API whose key lacks the scope. One entry for all equal ones of a minute, and not one for each
+request, which would let clients fill the disk.
 """
 
 import asyncio
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 from uuid import UUID
 
+import orjson
 from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
 from models.db.arrays import Byteas
 from models.db.connection import ACTING_PROJECT
-from models.db.database import Pool, execute, fetch_idempotent
+from models.db.database import DATABASE_UNAVAILABLE, Pool, execute, fetch_idempotent
 from models.db.queries.api_keys import FIND_API_KEYS, TOUCH_API_KEY, ApiKey
+from models.db.queries.audit import RECORD_REFUSED, Actor, ActorKind
 from models.errors import (
     IncorrectApiKey,
     MissingScope,
@@ -26,16 +36,104 @@ from models.errors import (
     TooManyUnknownKeys,
     Unauthenticated,
 )
-from models.ids import PROJECT, admin_id
+from models.ids import PROJECT, admin_id, new_uuid
 from models.keys import CACHE_SECONDS, cell_of_key, hash_key
 from models.ownership.grouping import GroupedRequests
 from models.projects.policy import may_use
 from models.projects.scopes import Scope
 from web.http.clients import KeyGuesses
 from web.http.open_requests import OpenRequests
-from web.http.refused_requests import RefusedRequests
 from web.http.request_record import actor_of, request_record
 from web.http.unknown_paths import path_hint
+
+_MINUTE = 60.0
+"""Seconds."""
+_MAX_COUNTED = 1_000
+"""Different requests of an action that one minute counts apart. The others count as one."""
+_OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What requests that count as one have in common."""
+
+    actor: Actor
+    """without a request id"""
+    object: str | None = None
+
+
+class RefusedRequests:
+    """The counts of one web process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._counts: dict[str, Counter[_Refused]] = {}
+        """By their action."""
+        self._first_at = datetime.now(UTC)
+
+    def add_unauthenticated(self, address: str) -> None:
+        """A request from this address had no valid key."""
+        others = _Refused(Actor(ActorKind.UNKNOWN, address=_OTHERS))
+        refused = _Refused(Actor(ActorKind.UNKNOWN, address=address))
+        self._add("authentication.fail", refused, others)
+
+    def add_unauthorized(self, actor: Actor, target: str) -> None:
+        """A request to the admin API, whose key lacks the scope. `target`: the method and the
+        template of the path."""
+        refused = _Refused(replace(actor, request_id=None), target)
+        self._add("admin.refuse", refused, _Refused(Actor(ActorKind.KEY), _OTHERS))
+
+    def _add(self, action: str, refused: _Refused, others: _Refused) -> None:
+        if not self._counts:
+            self._first_at = datetime.now(UTC)
+        counts = self._counts.setdefault(action, Counter())
+        is_new = refused not in counts
+        counts[others if is_new and len(counts) >= _MAX_COUNTED else refused] += 1
+
+    async def run(self) -> None:
+        """Stores the counts at the end of each minute. Never returns.
+
+        While Postgres is unavailable they are kept, and go on.
+        """
+        while True:
+            await asyncio.sleep(_MINUTE - time.time() % _MINUTE)
+            with suppress(*DATABASE_UNAVAILABLE):
+                await self.store()
+
+    async def store(self) -> None:
+        """Stores the counts of this minute. Raises what `execute` raises; then they are kept."""
+        if not self._counts:
+            return
+        counts, at = self._counts, self._first_at
+        self._counts = {}
+        try:
+            values = orjson.dumps(list(_entries(counts, at))).decode()
+            await execute(self._pool, RECORD_REFUSED, {"counts": values})
+        except BaseException:
+            for action, kept in counts.items():
+                self._counts.setdefault(action, Counter()).update(kept)
+            self._first_at = at
+            raise
+
+
+def _entries(counts: dict[str, Counter[_Refused]], at: datetime) -> Iterator[dict[str, object]]:
+    """The entries as JSON."""
+    for action, counted in counts.items():
+        for refused, count in counted.items():
+            actor = refused.actor
+            yield {
+                "id": new_uuid(),
+                "at": at,
+                "actor": actor.kind.value,
+                "key_id": actor.key_id,
+                "key_prefix": actor.key_prefix,
+                "project": actor.project,
+                "address": actor.address,
+                "action": action,
+                "object": refused.object,
+                "count": count,
+            }
+
 
 _LAST_USED_INTERVAL = 60.0
 """Seconds between two updates of a key's `last_used_at`."""

@@ -21,7 +21,7 @@ from models.lifecycle import TRANSITIONS, Status
 from models.wire.compaction import newest_compaction
 from models.wire.events import Item
 from models.wire.items import duplicate_item, referenced_ids, substitute_references
-from models.wire.json_values import json_size
+from models.wire.json_input import json_size
 from models.wire.request import CreateRequest
 
 MAX_BESIDE = 100
@@ -43,7 +43,7 @@ class Continuation:
     waits: bool = False
     """The previous response has not ended: the new one is to wait for it."""
     size: int | None = None
-    """The size of its items (models/wire/json_values.py); None: not known."""
+    """The size of its items (models/wire/json_input.py); None: not known."""
     was_steered: bool = False
     """Input has arrived while it ran, which may still be pending."""
 

@@ -18,7 +18,7 @@ from web.http.json_responses import list_envelope
 from web.http.params import Paging
 
 _MAX_SIZE = 8 * 1024 * 1024
-"""The size of a page (models/wire/json_values.py)."""
+"""The size of a page (models/wire/json_input.py)."""
 
 
 class ItemReader:

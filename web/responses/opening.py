@@ -22,12 +22,11 @@ from models.wire.events import (
     ResponseInProgress,
     frame,
 )
-from models.wire.json_values import encoded_size
-from models.wire.opening import opening_frames
+from models.wire.json_input import encoded_size
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay, with_new_ids
 from models.wire.request import CreateRequest
-from models.wire.response import ResponseFacts, filter_items, response_object
+from models.wire.response import ResponseFacts, filter_items, opening_frames, response_object
 
 _ROW_BYTES = 64 * 1024
 """Bytes of frames in one row of the event log; about what a worker's flush writes."""
@@ -77,7 +76,7 @@ def precompute(
     opening: Opening, answer: CachedAnswer, history_size: int | None
 ) -> PrecomputedResponse:
     """The response of this opening, completed at once with this answer, whose items get new ids.
-    `history_size`: of what comes before the output (models/wire/json_values.py); None: unknown."""
+    `history_size`: of what comes before the output (models/wire/json_input.py); None: unknown."""
     facts, first = opening.facts, len(opening.frames)
     completed_at = facts.created_at
     output = with_new_ids(answer.output, new_item_id)

@@ -50,7 +50,7 @@ class _Get:
     id: UUID
     include: Collection[str]
     max_size: int
-    """of the items that the statement may return (models/wire/json_values.py)"""
+    """of the items that the statement may return (models/wire/json_input.py)"""
     is_watch: bool = False
     """Only the progress is wanted, not the Response object."""
 

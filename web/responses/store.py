@@ -30,8 +30,7 @@ from models.redis.channels import events as events_channel
 from models.redis.client import REDIS_ERRORS
 from models.shown_responses import facts_from_row, shown_object
 from models.wire.events import ResponseFailed, frame
-from models.wire.opening import opening_event_types
-from models.wire.response import response_object
+from models.wire.response import opening_event_types, response_object
 from web.counters import CANCEL_SECONDS, RESPONSES_ENDED
 from web.hooks import Hooks
 from web.http.body import UNCOUNTED_BYTES, Hold

@@ -31,7 +31,7 @@ from aiohttp.abc import AbstractResolver
 from models.egress import NOT_REACHED, EgressPolicy, EgressRefused
 from models.fence import pass_fence
 from models.http_bodies import is_uncompressed
-from models.wire.json_values import ValueCounter
+from models.wire.json_input import ValueCounter
 from worker.outbound.guarded_session import ThreadedResolver, check_connection
 
 _END_OF_EVENT = re.compile(rb"(?:\r\n|\r|\n){2}")

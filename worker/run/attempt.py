@@ -24,7 +24,7 @@ from models.wire.events import (
     decode_frame,
     split_frames,
 )
-from models.wire.json_values import json_size
+from models.wire.json_input import json_size
 from models.wire.pairing import unanswered_calls
 from models.wire.purpose import Purpose, split_stored_parameters
 from models.wire.response import ResponseFacts, filter_items, response_object
@@ -71,7 +71,7 @@ class Attempt:
         self.failed_calls: deque[FailedCall] = deque(maxlen=_MAX_FAILED_CALLS)
         """Calls of upstreams that failed, for operators."""
         self.history_size: int | None = None
-        """The size of items before the output (models/wire/json_values.py); None: unknown."""
+        """The size of items before the output (models/wire/json_input.py); None: unknown."""
         self.unrepeatable_calls = 0
         """How many tool calls run now that must not run twice."""
         self.steers = 0

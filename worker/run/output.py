@@ -12,7 +12,7 @@ from models.db.queries.claim import CheckpointedItem
 from models.ownership.steps import CallOrigins, Step
 from models.ownership.takeover import Claim
 from models.wire.events import Event, Item
-from models.wire.json_values import json_size
+from models.wire.json_input import json_size
 from models.wire.pairing import unanswered_calls
 from models.wire.replay import replay_item
 from models.wire.token_counts import add_usage
@@ -63,7 +63,7 @@ class Output:
         """id of a call's item -> its sealed origin."""
         self.next_index: int = claim.row.next_output_index
         self.size = sum(json_size([row.payload, row.result]) for row in rows)
-        """Of all items and what the model got for calls (models/wire/json_values.py)."""
+        """Of all items and what the model got for calls (models/wire/json_input.py)."""
         self.turns: int = claim.row.turns
         self.usage: dict[str, Any] | None = claim.row.usage
         self.service_tier: str | None = None

@@ -29,7 +29,7 @@ from models.secrets import Sealed, Unreadable
 from models.tracing.spans import Span
 from models.wire.events import Item
 from models.wire.image_marks import marks_of
-from models.wire.json_values import json_size
+from models.wire.json_input import json_size
 from models.wire.purpose import Purpose
 from models.wire.tools import with_added_search
 from models.wire.urls import item_urls, parameter_urls

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from models.wire.events import Item
-from models.wire.proxied_usage import TokenUsage, usage_in
 from models.wire.purpose import answer_item, requested_body
 from models.wire.response import output_text
-from models.wire.token_counts import COUNTED_BY, TokenCounts, usage_json
+from models.wire.token_counts import COUNTED_BY, TokenCounts, TokenUsage, usage_in, usage_json
 from models.wire.urls import body_urls
 from worker.metrics import UPSTREAM_TURNS
 from worker.run.attachments import require_handed_on

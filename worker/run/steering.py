@@ -10,8 +10,7 @@ from models.ids import new_uuid, response_id
 from models.lifecycle import Status
 from models.ownership.steps import Steering, Successor
 from models.secrets import NoKey, Sealed, Sealer, Unreadable
-from models.wire.opening import opening_frames
-from models.wire.response import OWN_PARAMETERS
+from models.wire.response import OWN_PARAMETERS, opening_frames
 from models.wire.steering import required_input
 from worker.run.attempt import Attempt
 

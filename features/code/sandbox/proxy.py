@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from models.allowed_hosts import AllowedHosts
+from models.hosts import AllowedHosts
 
 ADDRESS = "http://127.0.0.1:3128"
 """For the code's environment. Nothing listens there: whatever it connects to is the proxy."""

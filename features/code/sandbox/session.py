@@ -23,10 +23,9 @@ import structlog
 from features.code.sandbox import gvisor
 from features.code.sandbox.child import Order
 from features.code.sandbox.files import Found, TooMuch, find_files, remove, removed_bytes
-from features.code.sandbox.network import ENVIRONMENT, READABLE, SessionNetwork
+from features.code.sandbox.network import ENVIRONMENT, READABLE, Handover, SessionNetwork
 from features.code.sandbox.program import Program, anonymous, memory_of, pids_of, takes_more
 from features.code.sandbox.proxy import HostTraffic
-from features.code.sandbox.sockets import Handover
 
 logger = structlog.get_logger()
 

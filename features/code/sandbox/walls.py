@@ -15,7 +15,7 @@ import stat
 import struct
 
 from models.confinement.kernel import call, prctl
-from models.confinement.landlock import version
+from models.confinement.policy import version
 
 _Numbers = dict[str, tuple[int | None, int | None]]
 """Call -> its number on x86-64 and on ARM64; None: the machine does not have it."""

@@ -5,6 +5,11 @@ which session the cell begins, the request to the sandbox, its result, the files
 The tool loop stores the result; the worker deletes it at the sandbox when the response has ended.
 So a worker that takes over finds in the database in which session the cell may have run. It asks
 there for the same cell, and if that session is lost the code is not run again (docs/code.md).
+
+The session of a container: where it is, and that it has the container's files.
+
+A container has one session at a time, on one of the sandboxes. If its session is lost, the next
+call gets a new one, on the sandbox with the most room, with the files that the file storage has.
 """
 
 import asyncio
@@ -13,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -23,6 +30,7 @@ from features.code.containers import (
     ContainerStore,
     FileRefused,
 )
+from features.code.tool import client
 from features.code.tool.client import (
     Place,
     Sandboxes,
@@ -30,8 +38,156 @@ from features.code.tool.client import (
     SandboxUnavailable,
     SessionLost,
 )
-from features.code.tool.sessions import Sessions
+from models.load.fair_queue import FairQueue
 from worker.tools.provider import ToolCallError
+
+_WAIT = 20.0
+"""Seconds that a call waits for room on a sandbox."""
+_OPENED_TOGETHER = 4
+"""Sessions that a worker opens at a time. One project has at most three of them: it does not get
+all room of full sandboxes."""
+_TRIES = 3
+"""Looks at a sandbox that does not answer, before its sessions count as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that has all files of its container."""
+
+    place: client.Place
+    is_rebuilt: bool
+    """An earlier session of the container was lost, with its variables."""
+
+
+class Sessions:
+    """The sessions of the containers that this process works with."""
+
+    def __init__(self, containers: ContainerStore, sandboxes: client.Sandboxes) -> None:
+        self._containers = containers
+        self._sandboxes = sandboxes
+        self._turns = FairQueue(_OPENED_TOGETHER)
+        """Held while a session is opened, or room for one is waited for."""
+        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+    async def open(self, container: Container) -> OpenSession:
+        """The session of a container. Raises ToolCallError if no sandbox has room or answers."""
+        lock = self._locks.setdefault(container.id, asyncio.Lock())
+        deadline = time.monotonic() + _WAIT
+        async with lock:
+            while True:
+                try:
+                    place = await self._open(container.id)
+                    is_rebuilt = container.session not in (None, place.session)
+                    return OpenSession(place, is_rebuilt)
+                except client.DiskFull as error:
+                    raise ToolCallError(_TOO_MUCH) from error
+                except (client.SessionLost, client.SandboxUnavailable, client.SandboxFull) as error:
+                    logger.warning("session_not_opened", error=str(error))
+                    if time.monotonic() > deadline:
+                        raise ToolCallError(_AWAY) from error
+                await asyncio.sleep(_PAUSE)
+
+    async def _open(self, container_id: UUID) -> client.Place:
+        container = await self._containers.get(container_id)
+        place = await self._live_place(container)
+        if place is None:
+            place = await self._placed(container)
+        await self._bring_files(container, place)
+        return place
+
+    async def _live_place(self, container: Container) -> client.Place | None:
+        """Where the session is; None if it was lost, or there was none."""
+        if container.sandbox is None or container.session is None:
+            return None
+        place = client.Place(container.sandbox, container.session)
+        for attempt in range(_TRIES):
+            try:
+                return place if await self._sandboxes.has(place) else None
+            except (client.SandboxUnavailable, client.SandboxFull) as error:
+                logger.warning("sandbox_unavailable", sandbox=place.sandbox, error=str(error))
+            await asyncio.sleep(_PAUSE * attempt)
+        return None
+
+    async def _placed(self, container: Container) -> client.Place:
+        """A new session. Of two workers that open one at the same time, both get the first."""
+        opened = await self._new_session(container)
+        try:
+            stored = await self._containers.place(
+                container.id, container.session, opened.sandbox, opened.session
+            )
+        except ContainerGone:
+            await self._sandboxes.close_session(opened)
+            raise
+        assert stored.sandbox is not None
+        assert stored.session is not None
+        place = client.Place(stored.sandbox, stored.session)
+        if place != opened:
+            await self._sandboxes.close_session(opened)
+        return place
+
+    async def _new_session(self, container: Container) -> client.Place:
+        """Opens a session on the sandbox with the most room. If all are full, projects wait a while
+        in turn for the room that is next."""
+        place, answer = None, _FULL
+        try:
+            async with asyncio.timeout(_WAIT), self._turns.permit(container.project_id):
+                while True:
+                    free = await self._free_sessions()
+                    if (place := await self._try_to_open(container, free)) is not None:
+                        return place
+                    answer = _FULL if free else _AWAY
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            raise ToolCallError(answer) from None
+
+    async def _try_to_open(
+        self, container: Container, free: Mapping[str, int]
+    ) -> client.Place | None:
+        """A new session; None if no sandbox has room now. `free`: as `_free_sessions` returns."""
+        for sandbox in sorted(free, key=lambda each: free[each], reverse=True):
+            try:
+                return await self._sandboxes.open(sandbox, _session_request(container))
+            except (client.SandboxFull, client.SessionLost):
+                continue
+            except client.SandboxUnavailable as error:
+                logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
+        return None
+
+    async def _free_sessions(self) -> dict[str, int]:
+        """Sandbox -> how many more sessions it can hold. Those that do not answer are left out."""
+        free: dict[str, int] = {}
+        for sandbox in self._sandboxes.urls:
+            try:
+                free[sandbox] = await self._sandboxes.free_sessions(sandbox)
+            except (client.SandboxUnavailable, client.SandboxFull, client.SessionLost) as error:
+                logger.warning("sandbox_unavailable", sandbox=sandbox, error=str(error))
+        return free
+
+    async def _bring_files(self, container: Container, place: client.Place) -> None:
+        """Writes the files that the session lacks: those of a lost one, and those that clients have
+        added since."""
+        missing = await self._containers.missing_files(container.id, place.session)
+        for file in missing:
+            await self._sandboxes.put_file(place, file.path, self._containers.content(file))
+        if missing:
+            await self._containers.mark_present([each.id for each in missing], place.session)
+
+
+def _session_request(container: Container) -> dict[str, Any]:
+    return {
+        "container": container.id.hex,
+        "project": container.project_id.hex,
+        "memory_limit": container.memory_limit,
+        "allowed_domains": container.allowed_domains,
+    }
+
+
+_FULL = "The code was not run: all sandboxes are in use now. Try again later, or answer without it."
+_TOO_MUCH = (
+    "The code was not run: the container's files are larger than a session may hold. Tell the user."
+)
+_AWAY = "The code was not run: no sandbox can be reached now. Answer without it."
+
 
 logger = structlog.get_logger()
 

@@ -15,19 +15,7 @@ from importlib.util import find_spec
 from io import IncrementalNewlineDecoder
 from typing import Final
 
-from features.retrieval.extract.child_protocol import (
-    DAMAGED,
-    END,
-    MEMORY,
-    NO_TEXT,
-    SERVER,
-    TEXT,
-    ExtractionFailed,
-    ExtractionLimits,
-    encode_failure,
-    encode_frame,
-    too_much_text,
-)
+from features.retrieval.extract import child_protocol
 from models.confinement.policy import Policy, confine
 
 _OPEN_FILES = 64
@@ -37,7 +25,9 @@ _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/l
 """Libraries in C that modules of Python use."""
 _CHARACTERS: Final = 16_000
 """Of one piece: less than 64 KiB in UTF-8."""
-_OUT_OF_MEMORY = encode_failure(ExtractionFailed("invalid_file", MEMORY, "MemoryError"))
+_OUT_OF_MEMORY = child_protocol.encode_failure(
+    child_protocol.ExtractionFailed("invalid_file", child_protocol.MEMORY, "MemoryError")
+)
 """Made while there is memory."""
 _OWN_ERRORS = frozenset((errno.EIO, errno.ESTALE))
 """Errors of the disk. Others, such as a seek to before the beginning, come from a damaged file."""
@@ -45,7 +35,7 @@ _OWN_ERRORS = frozenset((errno.EIO, errno.ESTALE))
 
 def main(argument: str, ending: str, parent: str) -> None:
     """Writes the frames of the file."""
-    limits = ExtractionLimits.decode(argument)
+    limits = child_protocol.ExtractionLimits.decode(argument)
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no frame
     confine_reader(limits, int(parent))
@@ -55,7 +45,7 @@ def main(argument: str, ending: str, parent: str) -> None:
         _send(output, _OUT_OF_MEMORY)
 
 
-def _last_frame(output: int, ending: str, limits: ExtractionLimits) -> bytes:
+def _last_frame(output: int, ending: str, limits: child_protocol.ExtractionLimits) -> bytes:
     """Sends the text; returns the frame that says how it has ended. Raises MemoryError."""
     try:
         # With the limits in force, because it imports the libraries.
@@ -63,21 +53,21 @@ def _last_frame(output: int, ending: str, limits: ExtractionLimits) -> bytes:
 
         with open(0, "rb", closefd=False) as file:
             for piece in text_pieces(read_text(file, ending, limits), limits.text):
-                _send(output, encode_frame(TEXT, piece))
-    except ExtractionFailed as failure:
-        return encode_failure(failure)
+                _send(output, child_protocol.encode_frame(child_protocol.TEXT, piece))
+    except child_protocol.ExtractionFailed as failure:
+        return child_protocol.encode_failure(failure)
     except (MemoryError, BrokenPipeError):
         raise
     except Exception as error:  # noqa: BLE001 - what libraries raise for a damaged file
-        return encode_failure(_failure_of(error))
-    return encode_frame(END)
+        return child_protocol.encode_failure(_failure_of(error))
+    return child_protocol.encode_frame(child_protocol.END)
 
 
-def _failure_of(error: Exception) -> ExtractionFailed:
+def _failure_of(error: Exception) -> child_protocol.ExtractionFailed:
     cause = f"{type(error).__name__}: {str(error)[:200]}"
     if isinstance(error, ImportError) or getattr(error, "errno", None) in _OWN_ERRORS:
-        return ExtractionFailed("server_error", SERVER, cause)
-    return ExtractionFailed("invalid_file", DAMAGED, cause)
+        return child_protocol.ExtractionFailed("server_error", child_protocol.SERVER, cause)
+    return child_protocol.ExtractionFailed("invalid_file", child_protocol.DAMAGED, cause)
 
 
 def _send(output: int, frame: bytes) -> None:
@@ -98,11 +88,11 @@ def text_pieces(texts: Iterable[str], most: int) -> Iterator[bytes]:
         piece = text.encode(errors="replace")
         sent += len(piece)
         if sent > most:
-            raise too_much_text(most)
+            raise child_protocol.too_much_text(most)
         has_text = has_text or not text.isspace()
         yield piece
     if not has_text:
-        raise ExtractionFailed("invalid_file", NO_TEXT)
+        raise child_protocol.ExtractionFailed("invalid_file", child_protocol.NO_TEXT)
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:
@@ -123,7 +113,7 @@ def _joined(texts: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
-def confine_reader(limits: ExtractionLimits, parent: int) -> None:
+def confine_reader(limits: child_protocol.ExtractionLimits, parent: int) -> None:
     """Confines this process for good. Ends it if `parent`, a process, has already ended. Raises
     OSError."""
     policy = Policy(

@@ -22,10 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from models.db.statement import Query
+from models.db.statement import Query, RowT
 from models.lifecycle import TERMINAL, TRANSITIONS, OperatorStatus
 from models.windows import WINDOW_OF_LANE
-from models.wire.json_values import VALUE_SIZE
+from models.wire.json_input import VALUE_SIZE
 
 
 def sql_list(values: Iterable[str]) -> str:
@@ -173,7 +173,7 @@ read it. One of a project with zero retention is kept for `kept_for`."""
 
 
 def json_size(text: str) -> str:
-    """The size of JSON, as in models/wire/json_values.py. `text`: an expression for its text."""
+    """The size of JSON, as in models/wire/json_input.py. `text`: an expression for its text."""
     without = " - ".join(f"octet_length(replace({text}, '{mark}', ''))" for mark in ",[{")
     return f"octet_length({text}) + CAST({VALUE_SIZE} AS bigint) * (3 * octet_length({text}) - {without})"
 
@@ -279,6 +279,29 @@ def bounded_page(rows: str, order: str) -> str:
                    sum(octet_length(page::text)) OVER (ORDER BY page.id {order}) - octet_length(page::text) AS before
             FROM ({rows}) page) sized
         WHERE sized.before < {PAGE_BYTES} ORDER BY sized.id {order}"""
+
+
+def pages_of(
+    select: str,
+    key: str,
+    row: type[RowT],
+    *,
+    limit: str = "limit",
+    has_until: bool = False,
+    is_bounded: bool = False,
+) -> dict[str, Query[RowT]]:
+    """By order, `asc` or `desc`: the rows of `select`, which has a WHERE clause, in the order of the
+    column `key`, behind the one with `:after`; null: from the start. `limit`: the parameter with
+    the most rows. `has_until`: and before the one with `:until`. `is_bounded`: as `bounded_page`.
+    """
+    queries = {}
+    for order, behind in (("asc", ">"), ("desc", "<")):
+        until = f"AND (CAST(:until AS uuid) IS NULL OR :until {behind} {key})" if has_until else ""
+        rows = f"""
+            {select} AND (CAST(:after AS uuid) IS NULL OR {key} {behind} :after) {until}
+            ORDER BY {key} {order} LIMIT :{limit}"""
+        queries[order] = Query(bounded_page(rows, order) if is_bounded else rows, row)
+    return queries
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class ConversationRow:
     unanswered_calls: list[str]
     """ids of the calls that must be answered next"""
     size: int
-    """of its items (models/wire/json_values.py)"""
+    """of its items (models/wire/json_input.py)"""
     is_busy: bool
     """a response of it is open"""
     existing_item_ids: list[str]

@@ -19,7 +19,7 @@ class PreviousResponse:
     unanswered_calls: list[str]
     """ids of the calls that the continuation must answer"""
     history_size: int | None
-    """the size of what the continuation begins with (models/wire/json_values.py); None: not known"""
+    """the size of what the continuation begins with (models/wire/json_input.py); None: not known"""
     steers: int
     """how many inputs have arrived while it ran"""
 
@@ -220,7 +220,7 @@ class HistoryRow:
     broken: bool
     """a part of the history was deleted"""
     total_size: int
-    """of all items (models/wire/json_values.py); if it is larger than `max_size`, no item is returned"""
+    """of all items (models/wire/json_input.py); if it is larger than `max_size`, no item is returned"""
     origin: str | None = None
     """of a tool call: sealed, what its upstream wants back with it"""
     is_output: bool = False

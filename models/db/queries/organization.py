@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import CANCELLABLE_BATCH, CANCELLING_BATCH, OPEN
+from models.db.queries.common import CANCELLABLE_BATCH, CANCELLING_BATCH, OPEN, pages_of
 from models.db.statement import Query, column
 
 
@@ -219,14 +219,9 @@ PROJECT_KEYS = Query(
     KeyDetails,
 )
 """Selects the keys of a project that are not revoked, without those of admins."""
-ADMIN_KEYS = {
-    order: Query(
-        f"""{_KEYS} WHERE {_IS_PRESENT} AND 'admin' = ANY(k.scopes)
-            AND (CAST(:after AS uuid) IS NULL OR k.id {comparison} :after) ORDER BY k.id {order} LIMIT :max_rows""",
-        KeyDetails,
-    )
-    for order, comparison in (("asc", ">"), ("desc", "<"))
-}
+ADMIN_KEYS = pages_of(
+    f"{_KEYS} WHERE {_IS_PRESENT} AND 'admin' = ANY(k.scopes)", "k.id", KeyDetails, limit="max_rows"
+)
 """Selects the keys of admins that are not revoked."""
 KEY_BY_ID = Query(
     f"""

@@ -112,7 +112,7 @@ class OutputItem:
     item: dict[str, Any] | None
     """None: there are no items, or all together are too large"""
     total: int
-    """the size of all items together (models/wire/json_values.py)"""
+    """the size of all items together (models/wire/json_input.py)"""
 
 
 OUTPUT_ITEMS = Query(
@@ -305,7 +305,7 @@ class ShownResponseRow(ResponseRow):
     """the output items that are stored; null if there are none, the caller has them, or all together
     are larger than the caller can take"""
     items_size: int
-    """of the output items that the caller lacks (models/wire/json_values.py)"""
+    """of the output items that the caller lacks (models/wire/json_input.py)"""
     figures: list[Any]
     """of OpenFigures, in their order: columns of their own would make each GET a tenth slower"""
 

@@ -18,8 +18,7 @@ from models.db.queries.common import LARGEST_SUM, bounded_sum
 from models.db.statement import Query, Statement, column
 from models.lifecycle import Lane
 from models.windows import CompletionWindow
-from models.wire.proxied_usage import UsageKind
-from models.wire.token_counts import COUNTED_BY
+from models.wire.token_counts import COUNTED_BY, UsageKind
 
 _LABELS = "project_id, api_key_id, model, upstream, service_tier"
 _COUNTS = "requests, input_tokens, cached_tokens, output_tokens, reasoning_tokens"

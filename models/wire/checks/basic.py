@@ -18,17 +18,7 @@ from typing import Any, TypeVar
 
 from models.errors import InvalidRequest
 from models.wire.api_schema import NULL, Schema, SchemaScope, one_of, whole
-from models.wire.checks.faults import (
-    empty,
-    missing,
-    not_an_object,
-    out_of_bounds,
-    refused_value,
-    too_long,
-    unknown_parameter,
-    unsupported_value,
-    wrong_type,
-)
+from models.wire.checks import faults
 
 K = TypeVar("K")
 Call = Callable[[Any, str], Any]
@@ -79,13 +69,13 @@ class String(Check):
 
     def __call__(self, value: Any, where: str) -> str:
         if type(value) is not str:
-            raise wrong_type(where, self.expected, value)
+            raise faults.wrong_type(where, self.expected, value)
         if not self._has_rules:
             return value
         if not value and self.non_empty:
-            raise empty(where, "string")
+            raise faults.empty(where, "string")
         if self.at_most is not None and len(value) > self.at_most:
-            raise too_long(where, "string", self.at_most, len(value))
+            raise faults.too_long(where, "string", self.at_most, len(value))
         if self._compiled is not None and not self._compiled.fullmatch(value):
             message = (
                 f"Invalid '{where}': string does not match pattern. "
@@ -111,7 +101,7 @@ class Boolean(Check):
 
     def __call__(self, value: Any, where: str) -> bool:
         if type(value) is not bool:
-            raise wrong_type(where, "a boolean", value)
+            raise faults.wrong_type(where, "a boolean", value)
         return value
 
     def schema(self, _scope: SchemaScope) -> Schema:
@@ -127,9 +117,9 @@ class Integer(Check):
 
     def __call__(self, value: Any, where: str) -> int:
         if type(value) is not int:
-            raise wrong_type(where, "an integer", value)
+            raise faults.wrong_type(where, "an integer", value)
         if not self.minimum <= value <= self.maximum:
-            raise out_of_bounds(
+            raise faults.out_of_bounds(
                 where, "integer", minimum=self.minimum, maximum=self.maximum, value=value
             )
         return value
@@ -147,9 +137,9 @@ class Number(Check):
 
     def __call__(self, value: Any, where: str) -> float:
         if type(value) is not float and type(value) is not int:
-            raise wrong_type(where, "a number", value)
+            raise faults.wrong_type(where, "a number", value)
         if not self.minimum <= value <= self.maximum:
-            raise out_of_bounds(
+            raise faults.out_of_bounds(
                 where, "decimal", minimum=self.minimum, maximum=self.maximum, value=value
             )
         return value
@@ -173,12 +163,12 @@ class Choice(Check):
 
     def __call__(self, value: Any, where: str) -> str:
         if type(value) is not str:
-            raise wrong_type(where, "a string", value)
+            raise faults.wrong_type(where, "a string", value)
         if value in self.values:
             return value
         if value in self.refused:
-            raise refused_value(where, value, self.refused[value])
-        raise unsupported_value(where, value, self.values)
+            raise faults.refused_value(where, value, self.refused[value])
+        raise faults.unsupported_value(where, value, self.values)
 
     def schema(self, _scope: SchemaScope) -> Schema:
         return {"type": "string", "enum": list(self.values)}
@@ -198,11 +188,11 @@ class Array(Check):
 
     def __call__(self, value: Any, where: str) -> list[Any]:
         if type(value) is not list:
-            raise wrong_type(where, "an array", value)
+            raise faults.wrong_type(where, "an array", value)
         if self.at_most is not None and len(value) > self.at_most:
-            raise too_long(where, "array", self.at_most, len(value))
+            raise faults.too_long(where, "array", self.at_most, len(value))
         if not value and self.non_empty:
-            raise empty(where, "array")
+            raise faults.empty(where, "array")
         check = self._element
         return [check(element, f"{where}[{index}]") for index, element in enumerate(value)]
 
@@ -230,13 +220,13 @@ class Record(Check):
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         if type(value) is not dict:
-            raise wrong_type(where, "an object", value)
+            raise faults.wrong_type(where, "an object", value)
         get = value.get
         result = {}
         for name, suffix, check in self._required:
             field_value = get(name)
             if field_value is None:
-                raise missing(where + suffix)
+                raise faults.missing(where + suffix)
             result[name] = check(field_value, where + suffix)
         for name, suffix, check in self._optional:
             field_value = get(name)
@@ -272,17 +262,17 @@ class Tagged(Check):
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         if type(value) is not dict:
-            raise wrong_type(where, "an object", value)
+            raise faults.wrong_type(where, "an object", value)
         kind = value.get("type")
         if kind is None:
-            raise missing(f"{where}.type")
+            raise faults.missing(f"{where}.type")
         if type(kind) is not str:
-            raise wrong_type(f"{where}.type", "a string", kind)
+            raise faults.wrong_type(f"{where}.type", "a string", kind)
         check = self._calls.get(kind)
         if check is None and kind in self.refused:
-            raise refused_value(f"{where}.type", kind, self.refused[kind])
+            raise faults.refused_value(f"{where}.type", kind, self.refused[kind])
         if check is None:
-            raise unsupported_value(f"{where}.type", kind, self.kinds)
+            raise faults.unsupported_value(f"{where}.type", kind, self.kinds)
         return {"type": kind, **check(value, where)}
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -304,7 +294,7 @@ class ByJsonType(Check):
     def __call__(self, value: Any, where: str) -> Any:
         check = self._calls.get(type(value))
         if check is None:
-            raise wrong_type(where, self.expected, value)
+            raise faults.wrong_type(where, self.expected, value)
         return check(value, where)
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -377,7 +367,7 @@ class Unchecked(Check):
 def require_object(value: Any, where: str) -> dict[str, Any]:
     """The value if it is an object. Raises InvalidRequest."""
     if type(value) is not dict:
-        raise wrong_type(where, "an object", value)
+        raise faults.wrong_type(where, "an object", value)
     return value
 
 
@@ -385,10 +375,10 @@ def known_fields(body: Any, names: Collection[str]) -> dict[str, Any]:
     """The body of a request if it is an object with no other fields than these; one that is null is
     absent. Raises InvalidRequest."""
     if type(body) is not dict:
-        raise not_an_object(body)
+        raise faults.not_an_object(body)
     for name, value in body.items():
         if name not in names and value is not None:
-            raise unknown_parameter(name)
+            raise faults.unknown_parameter(name)
     return body
 
 
@@ -400,7 +390,7 @@ def checked_fields(
     fields = known_fields(body, checks)
     for name in required:
         if fields.get(name) is None:
-            raise missing(name)
+            raise faults.missing(name)
     return {
         name: check(fields[name], name)
         for name, check in checks.items()

@@ -5,35 +5,9 @@ from typing import Any
 
 from models.errors import InvalidRequest
 from models.wire.api_schema import Schema, SchemaScope
-from models.wire.checks.basic import (
-    AnyJson,
-    Array,
-    Boolean,
-    ByJsonType,
-    Check,
-    Choice,
-    Component,
-    Integer,
-    JsonObject,
-    OpenObject,
-    Record,
-    String,
-    Tagged,
-    require_object,
-)
+from models.wire.checks import basic, server_tools
 from models.wire.checks.faults import missing
 from models.wire.checks.json_schema import require_function_schema
-from models.wire.checks.server_tools import (
-    CODE_INTERPRETER_TOOL,
-    CONTAINER_ENVIRONMENTS,
-    FILE_SEARCH_TOOL,
-    IMAGE_GENERATION_TOOL,
-    FoundMcpTools,
-    McpTool,
-    require_distinct_labels,
-    require_one_container_tool,
-    require_one_search,
-)
 from models.wire.tools import (
     COMPUTER_PREVIEW,
     COMPUTERS,
@@ -48,14 +22,14 @@ from models.wire.tools import (
 
 MAX_TOOLS = 128
 
-_NAME = String(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
-_TEXT = String()
-_BOOLEAN = Boolean()
-_EMPTY = Record({})
-_JSON_OBJECT = JsonObject()
-_OPEN_OBJECT = OpenObject()
+_NAME = basic.String(non_empty=True, at_most=128, pattern="[a-zA-Z0-9_-]+")
+_TEXT = basic.String()
+_BOOLEAN = basic.Boolean()
+_EMPTY = basic.Record({})
+_JSON_OBJECT = basic.JsonObject()
+_OPEN_OBJECT = basic.OpenObject()
 
-_FUNCTION = Record(
+_FUNCTION = basic.Record(
     {"name": _NAME},
     {
         "description": _TEXT,
@@ -72,7 +46,7 @@ _BESIDE_TYPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Function(Check):
+class _Function(basic.Check):
     """A function. Its parameters must be a JSON Schema."""
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
@@ -86,24 +60,24 @@ class _Function(Check):
         return _FUNCTION.schema(scope)
 
 
-_CUSTOM_FORMAT = Tagged(
+_CUSTOM_FORMAT = basic.Tagged(
     {
         "text": _EMPTY,
-        "grammar": Record({"syntax": Choice("lark", "regex"), "definition": _TEXT}),
+        "grammar": basic.Record({"syntax": basic.Choice("lark", "regex"), "definition": _TEXT}),
     },
 )
-_NAMED_TOOLS: dict[str, Check] = {
+_NAMED_TOOLS: dict[str, basic.Check] = {
     "function": _Function(),
-    "custom": Record(
+    "custom": basic.Record(
         {"name": _NAME},
         {"description": _TEXT, "format": _CUSTOM_FORMAT, "defer_loading": _BOOLEAN},
     ),
 }
-_NAMESPACE = Record(
+_NAMESPACE = basic.Record(
     {
         "name": _NAME,
         "description": _TEXT,
-        "tools": Array(Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
+        "tools": basic.Array(basic.Tagged(_NAMED_TOOLS), at_most=MAX_TOOLS),
     }
 )
 _NOT_ADDED = "an item cannot add a tool of this type. Send it in 'tools' of the request"
@@ -113,19 +87,19 @@ _INSTEAD = {
 }
 """Hosted tools -> what to use at a chat upstream."""
 _HOSTED = {kind: f"{reason}{_OR_NATIVE}" for kind, reason in _INSTEAD.items()}
-_TOOL_SEARCH = Record(
+_TOOL_SEARCH = basic.Record(
     {},
     {
-        "execution": Choice("server", "client"),
+        "execution": basic.Choice("server", "client"),
         "description": _TEXT,
         "parameters": _JSON_OBJECT,
     },
 )
-_ADDED_SEARCH = Record(
+_ADDED_SEARCH = basic.Record(
     {},
     {
         **_TOOL_SEARCH.optional,
-        "execution": Choice(
+        "execution": basic.Choice(
             "client",
             refused={
                 "server": "an item cannot add a search by the server. Send it in 'tools' of the "
@@ -134,38 +108,45 @@ _ADDED_SEARCH = Record(
         ),
     },
 )
-_LOCAL: dict[str, Check] = {"local": Record({}, {"skills": Array(_OPEN_OBJECT)})}
-_SHELL = Record({}, {"environment": Tagged({**_LOCAL, **CONTAINER_ENVIRONMENTS})})
-_LOCAL_SHELL = Record(
-    {}, {"environment": Tagged(_LOCAL, dict.fromkeys(CONTAINER_ENVIRONMENTS, _NOT_ADDED))}
+_LOCAL: dict[str, basic.Check] = {"local": basic.Record({}, {"skills": basic.Array(_OPEN_OBJECT)})}
+_SHELL = basic.Record(
+    {}, {"environment": basic.Tagged({**_LOCAL, **server_tools.CONTAINER_ENVIRONMENTS})}
 )
-_PIXELS = Integer(1, 100_000)
+_LOCAL_SHELL = basic.Record(
+    {},
+    {
+        "environment": basic.Tagged(
+            _LOCAL, dict.fromkeys(server_tools.CONTAINER_ENVIRONMENTS, _NOT_ADDED)
+        )
+    },
+)
+_PIXELS = basic.Integer(1, 100_000)
 _DISPLAY = {
     "display_width": _PIXELS,
     "display_height": _PIXELS,
-    "environment": Choice("windows", "mac", "linux", "ubuntu", "browser"),
+    "environment": basic.Choice("windows", "mac", "linux", "ubuntu", "browser"),
 }
-_DOMAINS = Array(String(non_empty=True, at_most=253), at_most=100)
-_WEB_SEARCH = Record(
+_DOMAINS = basic.Array(basic.String(non_empty=True, at_most=253), at_most=100)
+_WEB_SEARCH = basic.Record(
     {},
     {
-        "search_context_size": Choice("low", "medium", "high"),
+        "search_context_size": basic.Choice("low", "medium", "high"),
         "external_web_access": _BOOLEAN,
-        "filters": Record({}, {"allowed_domains": _DOMAINS, "blocked_domains": _DOMAINS}),
-        "user_location": Record(
+        "filters": basic.Record({}, {"allowed_domains": _DOMAINS, "blocked_domains": _DOMAINS}),
+        "user_location": basic.Record(
             {},
             {
-                "type": Choice("approximate"),
+                "type": basic.Choice("approximate"),
                 **dict.fromkeys(("city", "country", "region", "timezone"), _TEXT),
             },
         ),
-        "search_content_types": AnyJson(),
+        "search_content_types": basic.AnyJson(),
     },
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _PassthroughTool(Check):
+class _PassthroughTool(basic.Check):
     """A tool that a native upstream runs: passed on without a check.
 
     Secrets for a container are refused, because tools are stored and shown.
@@ -178,7 +159,7 @@ class _PassthroughTool(Check):
                 "this server stores and shows the tools of a response."
             )
             raise InvalidRequest(message, param=where, code="unsupported_parameter")
-        tool = require_object(value, where)
+        tool = basic.require_object(value, where)
         return {name: field for name, field in tool.items() if name != "type" and field is not None}
 
     def schema(self, _scope: SchemaScope) -> Schema:
@@ -190,12 +171,12 @@ class _PassthroughTool(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnOrPassed(Check):
+class _OwnOrPassed(basic.Check):
     """A tool for a native upstream: checked if it names something of this server, a vector store or
     a container, else passed on."""
 
     kind: str
-    own: Check
+    own: basic.Check
 
     def __call__(self, value: Any, where: str) -> dict[str, Any]:
         tool = {**value, "type": self.kind} if type(value) is dict else {"type": ""}
@@ -210,36 +191,36 @@ class _OwnOrPassed(Check):
 
 _PASSED = _PassthroughTool()
 
-_CLIENT_TOOLS: dict[str, Check] = {
+_CLIENT_TOOLS: dict[str, basic.Check] = {
     **_NAMED_TOOLS,
     "namespace": _NAMESPACE,
     "tool_search": _TOOL_SEARCH,
     "local_shell": _EMPTY,
     "shell": _SHELL,
     "apply_patch": _EMPTY,
-    **dict.fromkeys(COMPUTERS, Record({}, _DISPLAY)),
-    COMPUTER_PREVIEW: Record(_DISPLAY),
+    **dict.fromkeys(COMPUTERS, basic.Record({}, _DISPLAY)),
+    COMPUTER_PREVIEW: basic.Record(_DISPLAY),
     **dict.fromkeys(sorted(WEB_SEARCH), _WEB_SEARCH),
 }
-_SERVER_TOOLS: dict[str, Check] = {
-    FILE_SEARCH: FILE_SEARCH_TOOL,
-    IMAGE_GENERATION: IMAGE_GENERATION_TOOL,
-    "mcp": McpTool(),
-    "code_interpreter": CODE_INTERPRETER_TOOL,
+_SERVER_TOOLS: dict[str, basic.Check] = {
+    FILE_SEARCH: server_tools.FILE_SEARCH_TOOL,
+    IMAGE_GENERATION: server_tools.IMAGE_GENERATION_TOOL,
+    "mcp": server_tools.McpTool(),
+    "code_interpreter": server_tools.CODE_INTERPRETER_TOOL,
 }
-_PASSED_ON: dict[str, Check] = {
+_PASSED_ON: dict[str, basic.Check] = {
     **dict.fromkeys((*NATIVE_ONLY_TOOLS, *COMPUTERS, "tool_search", *sorted(WEB_SEARCH)), _PASSED),
-    FILE_SEARCH: _OwnOrPassed(FILE_SEARCH, FILE_SEARCH_TOOL),
-    "code_interpreter": _OwnOrPassed("code_interpreter", CODE_INTERPRETER_TOOL),
+    FILE_SEARCH: _OwnOrPassed(FILE_SEARCH, server_tools.FILE_SEARCH_TOOL),
+    "code_interpreter": _OwnOrPassed("code_interpreter", server_tools.CODE_INTERPRETER_TOOL),
     "shell": _OwnOrPassed("shell", _SHELL),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Tools(Check):
+class _Tools(basic.Check):
     """Tools without two of the same name in one namespace, because a call carries only names."""
 
-    tools: Component
+    tools: basic.Component
     only_direct: bool
     """No program of the model can call a tool."""
 
@@ -248,9 +229,9 @@ class _Tools(Check):
         if self.only_direct:
             _require_direct(value, where)
         _require_distinct_names(tools, where)
-        require_distinct_labels(tools, where)
-        require_one_search(tools, where)
-        require_one_container_tool(tools, where)
+        server_tools.require_distinct_labels(tools, where)
+        server_tools.require_one_search(tools, where)
+        server_tools.require_one_container_tool(tools, where)
         return tools
 
     def schema(self, scope: SchemaScope) -> Schema:
@@ -259,13 +240,13 @@ class _Tools(Check):
 
 def _tools(
     component: str,
-    kinds: dict[str, Check],
+    kinds: dict[str, basic.Check],
     refused: dict[str, str],
     *,
     only_direct: bool = False,
 ) -> _Tools:
-    tools = Array(Tagged(kinds, refused), at_most=MAX_TOOLS)
-    return _Tools(Component(component, tools), only_direct)
+    tools = basic.Array(basic.Tagged(kinds, refused), at_most=MAX_TOOLS)
+    return _Tools(basic.Component(component, tools), only_direct)
 
 
 TOOLS = _tools("Tools", {**_CLIENT_TOOLS, **_SERVER_TOOLS}, _HOSTED, only_direct=True)
@@ -281,7 +262,7 @@ are."""
 
 FOUND_TOOLS = _tools(
     "FoundTools",
-    {**_ADDED, "mcp": FoundMcpTools()},
+    {**_ADDED, "mcp": server_tools.FoundMcpTools()},
     dict.fromkeys((*_HOSTED, *sorted(_SERVER_TOOLS.keys() - {"mcp"})), _NOT_ADDED),
 )
 """`tools` of the output of a tool search: those of MCP servers by their names."""
@@ -322,27 +303,31 @@ def _require_new(
     seen.add((namespace, name))
 
 
-_NAMED = Record({"name": _NAME}, {"namespace": _NAME})
+_NAMED = basic.Record({"name": _NAME}, {"namespace": _NAME})
 _BUILT_IN_TOOLS = (
     *sorted(WEB_SEARCH),
     *("file_search", "code_interpreter", IMAGE_GENERATION),
     *COMPUTERS,
     *("shell", "local_shell", "apply_patch", "programmatic_tool_calling", "tool_search"),
 )
-_CHOICES: dict[str, Check] = {
+_CHOICES: dict[str, basic.Check] = {
     "function": _NAMED,
     "custom": _NAMED,
-    "mcp": Record({"server_label": _TEXT}, {"name": _TEXT}),
+    "mcp": basic.Record({"server_label": _TEXT}, {"name": _TEXT}),
     **dict.fromkeys(_BUILT_IN_TOOLS, _EMPTY),
 }
-_ALLOWED: dict[str, Check] = {**_CHOICES, "namespace": Record({"name": _NAME})}
-_ALLOWED_TOOLS = Record({"mode": Choice("auto", "required"), "tools": Array(Tagged(_ALLOWED))})
+_ALLOWED: dict[str, basic.Check] = {**_CHOICES, "namespace": basic.Record({"name": _NAME})}
+_ALLOWED_TOOLS = basic.Record(
+    {"mode": basic.Choice("auto", "required"), "tools": basic.Array(basic.Tagged(_ALLOWED))}
+)
 
-TOOL_CHOICE = ByJsonType(
+TOOL_CHOICE = basic.ByJsonType(
     "a string or an object",
     {
-        str: Choice("none", "auto", "required"),
-        dict: Component("ToolChoiceObject", Tagged({"allowed_tools": _ALLOWED_TOOLS, **_CHOICES})),
+        str: basic.Choice("none", "auto", "required"),
+        dict: basic.Component(
+            "ToolChoiceObject", basic.Tagged({"allowed_tools": _ALLOWED_TOOLS, **_CHOICES})
+        ),
     },
 )
 """The shape of a `tool_choice`. `require_valid_choice` compares it with the tools."""

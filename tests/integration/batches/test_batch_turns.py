@@ -20,9 +20,8 @@ from features.batches.take_queries import (
     TAKE_TO_EXPAND,
     TakenBatch,
 )
-from features.batches.validation import Validation
 from features.batches.work import CRASHED, LEASE, MAX_CRASHES, NO_PAUSE, Outcome
-from features.batches.worker import BatchProgress
+from features.batches.worker import BatchProgress, Validation
 from features.files import queries as files
 from models.config.feature_groups import FileSettings
 from models.config.settings import Settings

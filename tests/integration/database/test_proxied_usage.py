@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import psycopg
 import pytest
 
-from features.proxy import proxied_usage as usage
+from features.proxy import web as usage
 from models.db.database import Pool, execute, fetch
 from models.db.queries.api_keys import ApiKey
 from models.db.statement import Statement, column
 from models.ids import new_uuid
-from models.wire.proxied_usage import NO_TOKENS
+from models.wire.token_counts import NO_TOKENS
 from tests.support.stack import Databases
 from tests.support.worker_rows import open_seeded_database
 

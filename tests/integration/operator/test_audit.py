@@ -25,9 +25,8 @@ from tests.support.fake_upstream import FakeUpstream, hang, reply, text
 from tests.support.sql import run_sql
 from tests.support.stack import Databases, Stack
 from tests.support.worker_rows import SeededDatabase, run_purge, settings_for
-from web.http.auth import Keys, authorize_admin, bind_keys
+from web.http.auth import Keys, RefusedRequests, authorize_admin, bind_keys
 from web.http.open_requests import OpenRequests
-from web.http.refused_requests import RefusedRequests
 from web.http.request_record import RequestRecord
 
 

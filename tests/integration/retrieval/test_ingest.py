@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from cli.database.migrate import migrate
-from cli.demo_upstream.embeddings import DIMENSIONS, embed
+from cli.demo_upstream.replies import DIMENSIONS, embed
 from features.files import queries as files
 from features.retrieval import ingest as ingest_module
 from features.retrieval import queries as vector_stores

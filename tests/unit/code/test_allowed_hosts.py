@@ -1,4 +1,4 @@
-"""The allow-list of code (models/allowed_hosts.py), and the addresses of its hosts."""
+"""The allow-list of code (models/hosts.py), and the addresses of its hosts."""
 
 from typing import Any, cast
 
@@ -6,12 +6,12 @@ import pytest
 from aiohttp.abc import ResolveResult
 
 from features.code import egress
-from features.code.access import ContainerAccess
 from features.code.egress import CodeGuard
 from features.code.sandbox.proxy import Refused
-from models.allowed_hosts import allowed_hosts
+from features.code.web import ContainerAccess
 from models.config.settings import Settings
 from models.errors import InvalidRequest
+from models.hosts import allowed_hosts
 from worker.outbound.guarded_session import ThreadedResolver
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from features.code.sandbox import proxy
 from features.code.sandbox.proxy import BUFFER, CodeConnection, Destinations, HostTraffic, Target
-from models.allowed_hosts import AllowedHosts
 from models.egress import FetchTarget
+from models.hosts import AllowedHosts
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from features.code.containers import Container
-from features.code.tool import sessions as module
+from features.code.tool import cells as module
+from features.code.tool.cells import Sessions
 from features.code.tool.client import Place, SandboxFull
-from features.code.tool.sessions import Sessions
 from models.ids import new_uuid
 
 GREEDY, OTHER = UUID(int=1), UUID(int=2)

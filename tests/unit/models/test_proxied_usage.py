@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from models.wire.proxied_usage import TokenUsage, find_usage
+from models.wire.token_counts import TokenUsage, find_usage
 
 COUNTS = {
     "prompt_tokens": 5,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from features.batches.forwarded import batch_request
+from features.batches.expander import batch_request
 from models.config.groups import LineSettings
 from models.config.prices import PriceSettings
 from models.errors import InvalidRequest

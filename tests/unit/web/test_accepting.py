@@ -9,9 +9,9 @@ import uvicorn
 import uvloop
 
 from models.config.settings import Settings
+from web.__main__ import WebServer
 from web.app import Application, create_app
 from web.http.protocol import HttpProtocol
-from web.server import WebServer
 
 CLIENTS = 40
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from features.files.form_parser import (
+from features.files.form import (
     FileBegin,
     FileData,
     FileEnd,

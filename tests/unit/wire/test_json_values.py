@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import RequestTooLarge
-from models.wire.json_input import BodyLimits, decode_request
-from models.wire.json_values import ValueCounter
+from models.wire.json_input import BodyLimits, ValueCounter, decode_request
 from tests.support.properties import examples
 
 JSON_VALUES = st.recursive(

@@ -7,7 +7,7 @@ import pytest
 
 from features.code.containers import AutoContainer, Container, ContainerFile
 from features.code.tool import cells as cells_module
-from features.code.tool import sessions as sessions_module
+from features.code.tool import cells as sessions_module
 from features.code.tool.cells import Cells
 from features.code.tool.client import DiskFull, SessionLost
 from models.ids import new_uuid

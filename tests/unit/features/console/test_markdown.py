@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.console.markdown import render_markdown
+from features.console.page_room import render_markdown
 
 _SECONDS = 60.0
 _TAGS = {

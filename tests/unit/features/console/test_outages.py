@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from features.console.outages import outages_of
+from features.console.capacity import outages_of
 from models.db.queries.console import UpstreamWait
 from models.redis.upstream_states import OpenCircuit, UpstreamState
 

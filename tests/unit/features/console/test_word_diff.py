@@ -2,7 +2,7 @@
 
 import pytest
 
-from features.console.word_diff import MAX_WORDS, Piece, word_diff
+from features.console.compare import MAX_WORDS, Piece, word_diff
 
 
 def test_words_that_differ_are_pieces_of_their_own() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from features.images.answers import NoImage, decoded, image_of
+from features.images.upstream import NoImage, decoded, image_of
 from tests.support.images import b64, png
 
 ADDRESS = "https://images.example/a.png?x=1"

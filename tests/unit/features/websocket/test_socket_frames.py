@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from features.websocket.messages import Messages
-from features.websocket.protocol import WebSocketProtocol
+from features.websocket.web import WebSocketProtocol
 from models.load.budget import SharedBudget
 from tests.support.api import until
 

@@ -88,11 +88,13 @@ class Application(FastAPI):
             if span is not NO_SPAN:
                 end_request_span(span, record)
 
-    async def _relayed(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+    async def _relayed(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[Receive, Send] | None:
         """As `Relay` in web/hooks.py; an error of the relay is the answer."""
         state = started_state(self)
         if state is None or state.hooks.relay is None:
-            return receive
+            return receive, send
         scope["app"] = self
         try:
             return await state.hooks.relay(scope, receive, send)
@@ -109,7 +111,7 @@ class Application(FastAPI):
             here = await self._relayed(scope, receive, send)
             if here is None:
                 return
-            receive = here
+            receive, send = here
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])

@@ -1,0 +1,150 @@
+"""/v1/organization/cell/projects/{id}/things: how what a project has gets to another cell."""
+
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from features.cells import departure
+from features.cells.arrival import Arriving, Listed
+from features.cells.thing_queries import KINDS
+from features.files.content_response import ContentResponse
+from features.files.store import storage_unavailable
+from features.tenants import service
+from features.tenants.bodies import Json, read_object
+from models.errors import InvalidRequest
+from models.files.storage import FileStorage, StorageError
+from web.http.auth import Admin
+from web.http.json_responses import json_response
+from web.http.params import choice
+from web.state import AppState, app_state
+
+things_router = APIRouter(prefix="/v1/organization/cell/projects/{project_id}/things")
+_PAGE = 1000
+"""Most ids of a request."""
+
+
+@things_router.get("")
+async def list_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """What the project has here of a kind, in a window behind `after`."""
+    state = app_state(request)
+    project = await service.project_of_id(state.pool, project_id)
+    after = _uuid(request.query_params.get("after", str(departure.ZERO)), "after")
+    found, until = await departure.window(state.pool, project.id, _kind(request), after)
+    things = [{"id": str(t.id), "version": t.version, "has_left": t.has_left} for t in found]
+    return json_response({"object": "cell.things", "data": things, "until": _text(until)})
+
+
+@things_router.post("/export")
+async def export_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """The rows of things; of one file its row and its bytes."""
+    state, body = app_state(request), await read_object(request)
+    project = await service.project_of_id(state.pool, project_id)
+    kind, ids = _named_kind(body), _ids(body, "ids")
+    if kind == "files":
+        if len(ids) != 1:
+            raise InvalidRequest("Files travel one by one.", param="ids")
+        content = await departure.file(state.pool, _storage(state), project.id, ids[0])
+    else:
+        content = departure.rows(state.pool, project.id, kind, ids)
+    headers = {"content-type": "application/octet-stream"}
+    timeout = state.settings.web.send_timeout.total_seconds()
+    return ContentResponse(content, 200, headers, timeout)
+
+
+@things_router.post("/leave")
+async def leave_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """Things become the other cell's, if its copies have these versions."""
+    state, body = app_state(request), await read_object(request)
+    project = await service.project_of_id(state.pool, project_id)
+    kind, copies = _named_kind(body), body.get("versions")
+    if not isinstance(copies, dict) or KINDS[kind].mark != "t.id":
+        raise InvalidRequest("Invalid 'versions': expected an object.", param="versions")
+    versions = {_uuid(name, "versions"): str(version) for name, version in copies.items()}
+    lease = state.settings.lease.duration
+    known = await departure.all_know(state.pool, project.id, named_uuid(body, "run"), lease)
+    left = await departure.leave(state.pool, project.id, kind, versions) if known else []
+    data = [str(each) for each in left]
+    return json_response({"object": "cell.things.left", "all_know": known, "data": data})
+
+
+@things_router.post("/compare")
+async def compare_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """The versions of the copies that this cell has."""
+    body = await read_object(request)
+    arriving = await _arriving(request, project_id, named_uuid(body, "run"))
+    until = body.get("until")
+    listed = Listed(
+        _ids(body, "here"),
+        _ids(body, "left"),
+        named_uuid(body, "after"),
+        None if until is None else _uuid(until, "until"),
+        is_whole=body.get("is_whole") is True,
+    )
+    copies = await arriving.compare(_named_kind(body), listed)
+    versions = {str(name): version for name, version in copies.items()}
+    return json_response({"object": "cell.things.copies", "versions": versions})
+
+
+@things_router.put("")
+async def import_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """Stores what another cell has exported."""
+    run = _uuid(request.query_params.get("run", ""), "run")
+    arriving, kind = await _arriving(request, project_id, run), _kind(request)
+    state = app_state(request)
+    try:
+        if kind == "files":
+            upload_time = state.settings.files.upload_time
+            await arriving.store_file(_storage(state), request.stream(), upload_time)
+        else:
+            await arriving.store(kind, request.stream())
+    except StorageError as error:
+        raise storage_unavailable(error) from error
+    return json_response({"object": "cell.things.stored"})
+
+
+async def _arriving(request: Request, project_id: str, run: UUID) -> Arriving:
+    pool = app_state(request).pool
+    project = await service.project_of_id(pool, project_id)
+    return Arriving(pool, project.id, run)
+
+
+def _storage(state: AppState) -> FileStorage:
+    if state.storage is None:
+        raise InvalidRequest("This cell stores no files.", code="files_not_stored")
+    return state.storage
+
+
+def _kind(request: Request) -> str:
+    return choice(request, "kind", tuple(KINDS)) or "files"
+
+
+def _named_kind(body: Json) -> str:
+    kind = body.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidRequest(f"Invalid 'kind': expected one of {', '.join(KINDS)}.", param="kind")
+    return kind
+
+
+def _ids(body: Json, name: str) -> list[UUID]:
+    ids = body.get(name)
+    if not isinstance(ids, list) or len(ids) > _PAGE:
+        raise InvalidRequest(f"Invalid '{name}': expected at most {_PAGE} ids.", param=name)
+    return [_uuid(each, name) for each in ids]
+
+
+def named_uuid(body: Json, name: str) -> UUID:
+    """The UUID in a body. Raises InvalidRequest."""
+    return _uuid(body.get(name), name)
+
+
+def _uuid(value: Any, name: str) -> UUID:
+    try:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidRequest(f"Invalid '{name}': expected a UUID.", param=name) from None
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)

@@ -96,7 +96,7 @@ class Arriving:
         try:
             file = UUID(orjson.loads(row)["id"])
             size = orjson.loads(row)["bytes"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequest("The first line is no row of a file.") from None
         values = {"project": self.project, "id": file, "row": row.decode(), "ids": Uuids([file])}
         values |= {"upload_time": upload_time, "bytes": size}

@@ -101,7 +101,7 @@ def move_project(
 
 
 def _counts(counted: "Counter[str]") -> str:
-    texts = [f"{count} {kind.replace('_', ' ')}" for kind, count in counted.items() if count]
+    texts = [f"{kind.replace('_', ' ')}: {count}" for kind, count in counted.items() if count]
     return ", ".join(texts) or "nothing"
 
 

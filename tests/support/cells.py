@@ -36,12 +36,12 @@ class SecondCell:
 
 @asynccontextmanager
 async def second_cell(
-    folder: Path, suite_settings: SuiteSettings, fake: FakeUpstream, first: Stack
+    folder: Path, suite_settings: SuiteSettings, fake: FakeUpstream, first: Stack, **more: str
 ) -> AsyncIterator[SecondCell]:
-    """The cell `b`, whose settings name both."""
+    """The cell `b`, whose settings name both. `more`: of its settings."""
     port, keys = free_port(), {"A": new_key(), "B": new_key("b")}
     addresses = {"A": first.webs[0].port, "B": port}
-    settings = {"BACKBURNER_CELL": "b", **CONSOLE_SETTINGS}
+    settings = {"BACKBURNER_CELL": "b", **CONSOLE_SETTINGS, **more}
     for name, key in keys.items():
         settings[f"BACKBURNER_CELLS__{name}__URL"] = f"http://127.0.0.1:{addresses[name]}"
         settings[f"BACKBURNER_CELLS__{name}__ADMIN_KEY"] = key
@@ -66,3 +66,18 @@ async def backburner(deployment: Stack, *arguments: str, **settings: str) -> Res
     }
     runner = CliRunner(env=environment)
     return await asyncio.to_thread(runner.invoke, app, arguments, catch_exceptions=False)
+
+
+async def move(second: SecondCell, project: str, source: Stack | None = None) -> str:
+    """Moves a project to the cell `b`, and returns what the command prints. `source`: not the cell
+    `a`, but this deployment."""
+    settings = {}
+    if source is not None:
+        key = new_key()
+        bootstrap(source.dsn, key, grant=KeyGrant(scopes=frozenset((Scope.ADMIN,))))
+        url = f"http://127.0.0.1:{source.webs[0].port}"
+        settings = {"cells__a__url": url, "cells__a__admin_key": key}
+    arguments = ("cells", "move", project, "--from", "a", "--to", "b")
+    moved = await backburner(second.stack, *arguments, **settings)
+    assert moved.exit_code == 0, moved.output
+    return moved.output

@@ -10,12 +10,13 @@ from cli.embedded.process import free_port
 from models.keys import new_key
 from tests.support import keys
 from tests.support.api import HttpResponse, until
-from tests.support.cells import SecondCell, backburner
+from tests.support.cells import SecondCell, backburner, move
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
 
 _COUNT = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
     WHERE p.name = 'mover' AND r.background"""
+_STAYED = f"{_COUNT} AND NOT EXISTS (SELECT 1 FROM moved_things m WHERE m.id = r.id)"
 _IS_STORED = "SELECT 1 FROM responses WHERE replace(id::text, '-', '') = %s"
 
 
@@ -49,23 +50,22 @@ async def test_a_project_moves_under_load_and_nothing_is_lost_or_made_twice(
 
     loads = [asyncio.create_task(load()) for _ in range(3)]
     await until(lambda: len(made) > 10)
-    moved = await backburner(second.stack, "cells", "move", "mover", "--from", "a", "--to", "b")
-    assert moved.exit_code == 0, moved.output
+    assert "still in a: responses: 1" in await move(second, "mover")
     await until(lambda: _count_is_over(second.stack, 10))
-    again = await backburner(second.stack, "cells", "move", "mover", "--from", "a", "--to", "b")
-    assert "0 keys are new" in again.output
+    assert "0 keys are new" in await move(second, "mover")
     released.set()
     await asyncio.gather(*loads)
     for identifier in [running.id, *made]:
         await _wait_until_completed(client, identifier)
+    assert "still in a" not in await move(second, "mover")
     # the repeated one, and the one that ran
-    everywhere = await shared_stack.value(_COUNT) + await second.stack.value(_COUNT)
-    assert everywhere == len(set(made)) + 2 == len(made) + 2
+    assert await shared_stack.value(_STAYED) == 0
+    assert await second.stack.value(_COUNT) == len(set(made)) + 2 == len(made) + 2
     assert await make(**once) == repeated
     continued = await client.responses.create(
         model=fake.script(reply("more")), input="And?", previous_response_id=ended.id
     )
-    assert await shared_stack.value(_IS_STORED, continued.id.removeprefix("resp_")) == 1
+    assert await second.stack.value(_IS_STORED, continued.id.removeprefix("resp_")) == 1
     assert (await client.conversations.retrieve(conversation.id)).id == conversation.id
     assert (await client.files.content(file.id)).content == b"content"
     await _new_things_live_in_the_other_cell(client, second.stack, fake)
@@ -82,8 +82,7 @@ async def test_a_client_that_leaves_ends_its_response_in_the_other_cell(
 ) -> None:
     """Through the first cell, as without it."""
     key = await asyncio.to_thread(keys.create, shared_stack.dsn, "leaver")
-    arguments = ("cells", "move", "leaver", "--from", "a", "--to", "b")
-    assert (await backburner(second.stack, *arguments)).exit_code == 0
+    await move(second, "leaver")
     api, status = shared_stack.api(key=key), "SELECT status FROM responses WHERE id = %s"
 
     async def is_relayed() -> bool:

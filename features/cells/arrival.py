@@ -61,9 +61,8 @@ class Arriving:
                 window = {**here, "after": listed.after, "until": listed.until}
                 gone = await fetch(connection, things.GONE[kind], window)
                 values = {"project": self.project, "ids": Uuids(gone)}
-                await fetch(connection, things.ON_GONE[kind], values)
+                await fetch(connection, things.ON_DROPPING[kind], values)
                 await fetch(connection, things.SETTLE, values)
-            await fetch(connection, things.KEEP_AS_COPIES, here)
             copies = await fetch(connection, things.COPIES[kind], here)
         return {copy.id: copy.version for copy in copies}
 
@@ -165,6 +164,8 @@ async def _lines(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
             rest = bytearray(last)
             for line in whole:
                 if line == b"end":
+                    async for _ in body:
+                        pass
                     return
                 yield line
         if len(rest) > _LONGEST:

@@ -88,6 +88,16 @@ async def leave(pool: Pool, project: UUID, kind: str, copied: Mapping[UUID, str]
         return list(left)
 
 
+async def forget(pool: Pool, project: UUID, kind: str, ids: list[UUID]) -> None:
+    """Deletes those of the things that have left, if no open response may need them; the purge
+    deletes their bytes."""
+    async with pool.connection() as connection, connection.transaction():
+        values = {"project": project, "ids": Uuids(ids)}
+        left = await fetch(connection, things.FIND_LEFT, values)
+        values["ids"] = Uuids(left)
+        await fetch(connection, things.ON_DROPPING[kind], values)
+
+
 async def all_know(pool: Pool, project: UUID, run: UUID, lease: timedelta) -> bool:
     """Whether all web processes know that the project has moved. Raises InvalidRequest if it has
     not."""

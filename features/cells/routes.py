@@ -137,3 +137,5 @@ def _require_usable(stored: list[ProjectDetails], name: str) -> None:
         raise InvalidRequest(f"There is another project with the name '{name[:100]}'.")
     if stored[0].archived_at is not None:
         raise InvalidRequest("The project is archived here.")
+    if stored[0].policy.get("moved_to") is not None:
+        raise InvalidRequest("The project has left this cell, and cannot come back.")

@@ -50,7 +50,7 @@ class Kind:
     settled: tuple[str, ...] = ()
     """in the target, when they have left the source"""
     dropped: str = ""
-    """in the target: copies of what is deleted in the source"""
+    """deletes them: in the target what the source has no more, in the source what has left it"""
 
 
 def _is_ours(table: str, id_of_row: str) -> str:
@@ -264,6 +264,9 @@ STAYS = {
     **dict.fromkeys(("usage_entries", "usage_days", "usage_hours"), "usage of each cell"),
     **dict.fromkeys(("moved_things", "project_moves"), "of the move itself"),
     "container_cells": "usage of each cell",
+    **dict.fromkeys(("attempts", "webhook_deliveries"), "what was done in this cell"),
+    **dict.fromkeys(("batch_lines", "job_secrets"), "of what has not ended"),
+    "search_documents": "made again in the target",
 }
 """Other tables with a project, and why their rows stay."""
 
@@ -357,6 +360,16 @@ LEAVE = column(
     """,
     UUID,
 )
+FIND_LEFT = column(
+    f"""
+    SELECT m.id FROM moved_things m
+    WHERE m.id = {_IDS} AND m.project_id = :project AND NOT m.is_copy
+      AND NOT EXISTS (SELECT 1 FROM responses o WHERE o.project_id = :project AND o.status IN {OPEN})
+    """,
+    UUID,
+)
+"""Selects those of the things `ids` that have left, if the project has no open response here, which
+may need them."""
 INNER = {name: column(f"{kind.inner}", UUID) for name, kind in KINDS.items() if kind.inner}
 ON_LEAVING = {
     f"{name}.{number}": column(f"{text} RETURNING 1 AS done", int)
@@ -412,7 +425,9 @@ GONE = {
     for name, kind in KINDS.items()
 }
 """Selects the copies of a window whose things, not among `ids`, the source has no more."""
-ON_GONE = {name: column(f"{kind.dropped} RETURNING 1 AS done", int) for name, kind in KINDS.items()}
+ON_DROPPING = {
+    name: column(f"{kind.dropped} RETURNING 1 AS done", int) for name, kind in KINDS.items()
+}
 STRANGE = {
     name: column(
         f"""
@@ -432,11 +447,6 @@ NOTE_COPIES = column(
     """,
     UUID,
 )
-KEEP_AS_COPIES = column(
-    f"UPDATE moved_things SET is_copy = true WHERE id = {_IDS} AND project_id = :project AND NOT is_copy RETURNING id",
-    UUID,
-)
-"""Of a project that comes back: what had left this cell is a copy again."""
 SETTLE = column(
     f"DELETE FROM moved_things WHERE id = {_IDS} AND project_id = :project RETURNING id", UUID
 )

@@ -16,13 +16,19 @@ from features.tenants.bodies import Json, read_object
 from models.errors import InvalidRequest
 from models.files.storage import FileStorage, StorageError
 from web.http.auth import Admin
+from web.http.body import body_pieces
 from web.http.json_responses import json_response
 from web.http.params import choice
 from web.state import AppState, app_state
 
-things_router = APIRouter(prefix="/v1/organization/cell/projects/{project_id}/things")
+# Not in the API document: only cells of the same release speak to each other so.
+things_router = APIRouter(
+    prefix="/v1/organization/cell/projects/{project_id}/things", include_in_schema=False
+)
 _PAGE = 1000
 """Most ids of a request."""
+_NO_LIMIT = 1 << 62
+"""Bytes of an import: it is read as it comes."""
 
 
 @things_router.get("")
@@ -69,6 +75,15 @@ async def leave_things(project_id: str, request: Request, _key: Admin) -> Respon
     return json_response({"object": "cell.things.left", "all_know": known, "data": data})
 
 
+@things_router.post("/forget")
+async def forget_things(project_id: str, request: Request, _key: Admin) -> Response:
+    """Deletes here what has left."""
+    state, body = app_state(request), await read_object(request)
+    project = await service.project_of_id(state.pool, project_id)
+    await departure.forget(state.pool, project.id, _named_kind(body), _ids(body, "ids"))
+    return json_response({"object": "cell.things.forgotten"})
+
+
 @things_router.post("/compare")
 async def compare_things(project_id: str, request: Request, _key: Admin) -> Response:
     """The versions of the copies that this cell has."""
@@ -92,13 +107,13 @@ async def import_things(project_id: str, request: Request, _key: Admin) -> Respo
     """Stores what another cell has exported."""
     run = _uuid(request.query_params.get("run", ""), "run")
     arriving, kind = await _arriving(request, project_id, run), _kind(request)
-    state = app_state(request)
+    state, body = app_state(request), body_pieces(request, _NO_LIMIT)
     try:
         if kind == "files":
             upload_time = state.settings.files.upload_time
-            await arriving.store_file(_storage(state), request.stream(), upload_time)
+            await arriving.store_file(_storage(state), body, upload_time)
         else:
-            await arriving.store(kind, request.stream())
+            await arriving.store(kind, body)
     except StorageError as error:
         raise storage_unavailable(error) from error
     return json_response({"object": "cell.things.stored"})

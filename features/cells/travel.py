@@ -18,7 +18,7 @@ _STREAM = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=90)
 _ROWS_OF = 100
 """Things that are copied with one request."""
 _PAUSE = 0.5
-"""Seconds between two rounds."""
+"""Seconds between two rounds, if in the first one nothing could leave."""
 _LEAVING = [name for name, kind in KINDS.items() if kind.mark == "t.id"]
 """Kinds of things that leave by themselves."""
 _FIRST = str(UUID(int=0))
@@ -66,7 +66,8 @@ class Travel:
 
     async def move(self, *, wait: bool) -> Moved:
         """Copies everything; then lets the target serve the project; then lets everything go that
-        no open response of the source needs. `wait`: until nothing is left in the source."""
+        no open response of the source needs. `wait`: until nothing is left in the source. In the end
+        the source deletes what has left."""
         moved = Moved(keys=await self._import())
         await self._copy(_Round())
         moved.keys += await self._import()
@@ -80,8 +81,20 @@ class Travel:
             moved.stays = done.busy + done.missing
             is_over = done.all_know and not done.missing.total() and not done.left.total()
             if is_over and not (wait and done.busy.total()):
-                return moved
-            await asyncio.sleep(_PAUSE)
+                break
+            if not done.left.total():
+                await asyncio.sleep(_PAUSE)
+        if not moved.stays.total():
+            await self._forget()
+        return moved
+
+    async def _forget(self) -> None:
+        """The source deletes what the target has."""
+        for kind in _LEAVING:
+            async for window in self._windows(kind):
+                ids = [thing["id"] for thing in window["data"] if thing["has_left"]]
+                body = {"kind": kind, "ids": ids}
+                await self._json(self._source, "POST", self._things("/forget"), body)
 
     async def _import(self) -> int:
         path = f"/cell/projects/{self._project}"

@@ -49,7 +49,8 @@ FIND_PLACE = Query(
     SELECT coalesce(bool_or(named.known AND NOT named.has_left), false) OR EXISTS (
                SELECT 1 FROM idempotency_keys i WHERE i.project_id = :project AND i.expires_at > clock_timestamp()
                  AND (i.key = CAST(:key AS text)
-                      OR (i.key LIKE 'sdk:%' AND i.body_hash = CAST(:body_hash AS bytea)))) AS here,
+                      OR (i.key LIKE 'sdk:%' AND i.body_hash = CAST(:body_hash AS bytea)))
+                 AND NOT EXISTS (SELECT 1 FROM moved_things m WHERE m.id = i.response_id AND NOT m.is_copy)) AS here,
            coalesce(bool_or(NOT named.known), false) AS elsewhere
     FROM (SELECT {
         " OR ".join(

@@ -1,5 +1,6 @@
 """/v1/organization/cell/projects/{id}/things: how what a project has gets to another cell."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -39,56 +40,53 @@ async def list_things(project_id: str, request: Request, _key: Admin) -> Respons
     after = _uuid(request.query_params.get("after", str(departure.ZERO)), "after")
     found, until = await departure.window(state.pool, project.id, _kind(request), after)
     things = [{"id": str(t.id), "version": t.version, "has_left": t.has_left} for t in found]
-    return json_response({"object": "cell.things", "data": things, "until": _text(until)})
+    return json_response({"data": things, "until": _text(until)})
 
 
-@things_router.post("/export")
-async def export_things(project_id: str, request: Request, _key: Admin) -> Response:
+@things_router.post("/{step}")
+async def take_step(project_id: str, step: str, request: Request, _key: Admin) -> Response:
+    """A step of a move: `export`, `leave` and `forget` in the source, `compare` in the target."""
+    if step not in _STEPS:
+        raise InvalidRequest(f"There is no step '{step[:100]}'.", param="step")
+    body = await read_object(request)
+    project = await service.project_of_id(app_state(request).pool, project_id)
+    return await _STEPS[step](app_state(request), project.id, _named_kind(body), body)
+
+
+async def _export(state: AppState, project: UUID, kind: str, body: Json) -> Response:
     """The rows of things; of one file its row and its bytes."""
-    state, body = app_state(request), await read_object(request)
-    project = await service.project_of_id(state.pool, project_id)
-    kind, ids = _named_kind(body), _ids(body, "ids")
+    ids = _ids(body, "ids")
     if kind == "files":
         if len(ids) != 1:
             raise InvalidRequest("Files travel one by one.", param="ids")
-        content = await departure.file(state.pool, _storage(state), project.id, ids[0])
+        content = await departure.file(state.pool, _storage(state), project, ids[0])
     else:
-        content = departure.rows(state.pool, project.id, kind, ids)
+        content = departure.rows(state.pool, project, kind, ids)
     headers = {"content-type": "application/octet-stream"}
     timeout = state.settings.web.send_timeout.total_seconds()
     return ContentResponse(content, 200, headers, timeout)
 
 
-@things_router.post("/leave")
-async def leave_things(project_id: str, request: Request, _key: Admin) -> Response:
+async def _leave(state: AppState, project: UUID, kind: str, body: Json) -> Response:
     """Things become the other cell's, if its copies have these versions."""
-    state, body = app_state(request), await read_object(request)
-    project = await service.project_of_id(state.pool, project_id)
-    kind, copies = _named_kind(body), body.get("versions")
+    copies = body.get("versions")
     if not isinstance(copies, dict) or KINDS[kind].mark != "t.id":
         raise InvalidRequest("Invalid 'versions': expected an object.", param="versions")
     versions = {_uuid(name, "versions"): str(version) for name, version in copies.items()}
     lease = state.settings.lease.duration
-    known = await departure.all_know(state.pool, project.id, named_uuid(body, "run"), lease)
-    left = await departure.leave(state.pool, project.id, kind, versions) if known else []
-    data = [str(each) for each in left]
-    return json_response({"object": "cell.things.left", "all_know": known, "data": data})
+    known = await departure.all_know(state.pool, project, named_uuid(body, "run"), lease)
+    left = await departure.leave(state.pool, project, kind, versions) if known else []
+    return json_response({"all_know": known, "data": [str(each) for each in left]})
 
 
-@things_router.post("/forget")
-async def forget_things(project_id: str, request: Request, _key: Admin) -> Response:
+async def _forget(state: AppState, project: UUID, kind: str, body: Json) -> Response:
     """Deletes here what has left."""
-    state, body = app_state(request), await read_object(request)
-    project = await service.project_of_id(state.pool, project_id)
-    await departure.forget(state.pool, project.id, _named_kind(body), _ids(body, "ids"))
-    return json_response({"object": "cell.things.forgotten"})
+    await departure.forget(state.pool, project, kind, _ids(body, "ids"))
+    return json_response({})
 
 
-@things_router.post("/compare")
-async def compare_things(project_id: str, request: Request, _key: Admin) -> Response:
+async def _compare(state: AppState, project: UUID, kind: str, body: Json) -> Response:
     """The versions of the copies that this cell has."""
-    body = await read_object(request)
-    arriving = await _arriving(request, project_id, named_uuid(body, "run"))
     until = body.get("until")
     listed = Listed(
         _ids(body, "here"),
@@ -97,17 +95,25 @@ async def compare_things(project_id: str, request: Request, _key: Admin) -> Resp
         None if until is None else _uuid(until, "until"),
         is_whole=body.get("is_whole") is True,
     )
-    copies = await arriving.compare(_named_kind(body), listed)
-    versions = {str(name): version for name, version in copies.items()}
-    return json_response({"object": "cell.things.copies", "versions": versions})
+    copies = await Arriving(state.pool, project, named_uuid(body, "run")).compare(kind, listed)
+    return json_response({"versions": {str(name): each for name, each in copies.items()}})
+
+
+_STEPS: dict[str, Callable[[AppState, UUID, str, Json], Awaitable[Response]]] = {
+    "export": _export,
+    "leave": _leave,
+    "forget": _forget,
+    "compare": _compare,
+}
 
 
 @things_router.put("")
 async def import_things(project_id: str, request: Request, _key: Admin) -> Response:
     """Stores what another cell has exported."""
     run = _uuid(request.query_params.get("run", ""), "run")
-    arriving, kind = await _arriving(request, project_id, run), _kind(request)
-    state, body = app_state(request), body_pieces(request, _NO_LIMIT)
+    state, kind, body = app_state(request), _kind(request), body_pieces(request, _NO_LIMIT)
+    project = await service.project_of_id(state.pool, project_id)
+    arriving = Arriving(state.pool, project.id, run)
     try:
         if kind == "files":
             upload_time = state.settings.files.upload_time
@@ -116,13 +122,7 @@ async def import_things(project_id: str, request: Request, _key: Admin) -> Respo
             await arriving.store(kind, body)
     except StorageError as error:
         raise storage_unavailable(error) from error
-    return json_response({"object": "cell.things.stored"})
-
-
-async def _arriving(request: Request, project_id: str, run: UUID) -> Arriving:
-    pool = app_state(request).pool
-    project = await service.project_of_id(pool, project_id)
-    return Arriving(pool, project.id, run)
+    return json_response({})
 
 
 def _storage(state: AppState) -> FileStorage:

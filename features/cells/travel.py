@@ -66,8 +66,8 @@ class Travel:
 
     async def move(self, *, wait: bool) -> Moved:
         """Copies everything; then lets the target serve the project; then lets everything go that
-        no open response of the source needs. `wait`: until nothing is left in the source. In the end
-        the source deletes what has left."""
+        no open response of the source needs. `wait`: until nothing is left there. In the end the
+        source deletes what has left."""
         moved = Moved(keys=await self._import())
         await self._copy(_Round())
         moved.keys += await self._import()

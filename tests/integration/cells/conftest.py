@@ -27,6 +27,7 @@ async def second(
     more = {
         "BACKBURNER_SECRET_KEYS": f"{'B' * 43},{of_tools['BACKBURNER_SECRET_KEYS']}",
         model: of_tools[model],
+        "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
     }
     async with second_cell(folder, suite_settings, fake, shared_stack, **more) as one:
         yield one

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import openai
+import psycopg
 
 from models.ids import new_uuid
 from models.keys import KeyGrant, bootstrap, new_key
@@ -18,8 +19,20 @@ from models.projects.scopes import Scope
 from tests.support import keys
 from tests.support.api import JSON, until
 from tests.support.cells import SecondCell, move
-from tests.support.fake_upstream import FakeUpstream, reply, text, wait_for
+from tests.support.fake_upstream import (
+    FakeUpstream,
+    call,
+    done,
+    finish,
+    reply,
+    text,
+    usage,
+    wait_for,
+)
+from tests.support.images import image, png
 from tests.support.stack import Stack
+from tests.support.webhook_receiver import webhook_receiver
+from tests.support.webhooks import Hooks, unwrap
 
 _IS_HERE = "SELECT 1 FROM {} WHERE id = %s"
 _MOON = "The tides of the sea are made by the moon. "
@@ -131,6 +144,66 @@ async def test_a_vector_store_is_searched_as_before(tool_stack: Stack, second: S
     assert (await there.vector_stores.retrieve(store.id)).file_counts.completed == 2
     await client.vector_stores.files.delete(file.id, vector_store_id=store.id)
     assert len((await there.vector_stores.files.list(store.id)).data) == 1
+
+
+async def test_a_change_at_the_moment_of_leaving_is_made_in_the_other_cell(
+    shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """A request has passed the look-up in the first cell, and waits for the row; then the row
+    leaves. The change is made once, where the conversation is now."""
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "racer")
+    client = shared_stack.openai(key=key)
+    conversation = await client.conversations.create(metadata={"of": "a"})
+    lock = "SELECT 1 FROM conversations WHERE id = %s FOR UPDATE"
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s"
+    async with await psycopg.AsyncConnection.connect(shared_stack.dsn) as connection:
+        await connection.execute(lock, [_uuid(conversation.id)])
+        moving = asyncio.create_task(move(second, "racer"))
+        await until(lambda: shared_stack.value(waiting, "FOR UPDATE"), 30)
+        said: Any = {"type": "message", "role": "user", "content": "Once."}
+        adding = asyncio.create_task(
+            client.conversations.items.create(conversation.id, items=[said])
+        )
+        await until(lambda: shared_stack.value(waiting, "UPDATE conversations"), 30)
+    await adding
+    await moving
+    there = await _items(second.stack.openai(key=key), conversation.id)
+    assert [item["content"][0]["text"] for item in there] == ["Once."]
+
+
+async def test_schedules_webhooks_and_images_travel(
+    tool_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """A schedule is due in one cell only; a webhook is delivered once for each response, signed as
+    before."""
+    async with webhook_receiver() as receiver:
+        hooks = Hooks(tool_stack, "planner")
+        _, secret = await hooks.create(receiver)
+        template = {"model": fake.script(reply("planned")), "input": "Hi.", "background": True}
+        made = await hooks.api.call(
+            "POST", "/schedules", {"cron": "0 0 1 1 *", "template": template}
+        )
+        assert made.status == 200, made.raw
+        fake.decide("cat-painter", lambda _: image(png()))
+        paint = [call(0, "call_0", "image_generation", '{"prompt": "A cat"}'), finish("tool_calls")]
+        painted = await hooks.api.create(
+            fake.script([*paint, usage(), done()], reply("Here it is.")),
+            tools=[{"type": "image_generation", "model": "cat-painter"}],
+        )
+        assert painted["output"][0]["result"]
+
+        await move(second, "planner", tool_stack)
+
+        due = "SELECT due_at IS NOT NULL FROM schedules WHERE id = %s"
+        assert not await tool_stack.value(due, _uuid(made.body["id"]))
+        assert await second.stack.value(due, _uuid(made.body["id"]))
+        there = second.stack.api(key=hooks.api.key)
+        assert await there.get(painted["id"]) == painted
+        run = await hooks.api.call("POST", f"/schedules/{made.body['id']}/run")
+        assert run.status == 200, run.raw
+        await until(lambda: len(receiver.hooks) == 1, 30)
+        event = unwrap(receiver.hooks[0], secret)
+        assert (await there.get(event.data.id))["output_text"] == "planned"
 
 
 async def test_a_killed_move_is_repeated(

@@ -98,7 +98,9 @@ class Application(FastAPI):
         scope["app"] = self
         try:
             return await state.hooks.relay(scope, receive, send)
-        except Exception as error:  # noqa: BLE001  (every error becomes a response)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
             response = await errors.response_to(Request(scope, receive), error)
             await response(scope, receive, send)
             return None
@@ -107,11 +109,11 @@ class Application(FastAPI):
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
         await self._pacer.wait(_authorization(scope))
         route = None
+        here = await self._relayed(scope, receive, send)
+        if here is None:
+            return
+        receive, send = here
         if scope["type"] == "http":
-            here = await self._relayed(scope, receive, send)
-            if here is None:
-                return
-            receive, send = here
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])

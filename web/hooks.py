@@ -93,4 +93,4 @@ class Hooks:
     """of a create; the first error counts"""
     quotas: Quotas = field(default_factory=Quotas)
     relay: Relay | None = None
-    """of HTTP requests; None: all are served here"""
+    """of requests and WebSockets; None: all are served here"""

@@ -25,6 +25,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from features.cells.moved_queries import FIND_PLACE, MovedKey, Place
+from features.cells.socket_relay import SocketRelay
 from models.db.arrays import Uuids
 from models.db.database import fetch_idempotent
 from models.errors import ClientDisconnected, RequestTooLarge, Unauthenticated, Unavailable
@@ -47,6 +48,7 @@ _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "expect")
 )
 _REQUEST_ID = "x-request-id"
+_NOT_SENT_ON = _HOP_BY_HOP | {"content-length", _REQUEST_ID}
 _OWN_HEADERS = (_REQUEST_ID, "date", "server")
 """Headers that each answer of this process has."""
 _CONNECT = 2.0
@@ -74,6 +76,10 @@ class CellRelay:
         may_relay = path.startswith("/v1/") and not path.startswith("/v1/organization/")
         if moved is None or not may_relay or _RELAYED in connection.headers:
             return receive, send
+        if scope["type"] == "websocket":
+            socket = SocketRelay(self._state, moved.project, scope, receive, send)
+            await socket.serve(self._connections(), _target(moved.url, scope), _headers(scope))
+            return None
         memory = Reservation(self._state.budgets.bodies, moved.project)
         body = _Body(receive, connection.headers, self._state, memory)
         try:
@@ -115,31 +121,24 @@ class CellRelay:
         if self._session is not None:
             await self._session.close()
 
-    async def send_on(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
-        """Sends the request to the other cell, and its answer to the client. Raises Unavailable."""
+    def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
-            connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(
-                timeout=timeout,
-                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT),
+                connector=aiohttp.TCPConnector(limit=0),
                 auto_decompress=False,
                 skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
-        query = scope["query_string"].decode("latin-1")
-        target = f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"
-        headers = [
-            (name, value)
-            for name, value in Headers(scope=scope).items()
-            if name not in _HOP_BY_HOP and name not in ("content-length", _REQUEST_ID)
-        ]
-        headers += [(_REQUEST_ID, scope["request_id"]), (_RELAYED, "1")]
+        return self._session
+
+    async def send_on(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+        """Sends the request to the other cell, and its answer to the client. Raises Unavailable."""
         begun = False
         try:
-            async with self._session.request(
+            async with self._connections().request(
                 scope["method"],
-                target,
-                headers=headers,
+                _target(url, scope),
+                headers=_headers(scope),
                 data=body.outgoing(),
                 allow_redirects=False,
             ) as answer:
@@ -152,6 +151,20 @@ class CellRelay:
             if begun:  # the client must see that the answer has no end
                 raise asyncio.CancelledError from error
             raise Unavailable("The cell of this project does not answer.") from error
+
+
+def _target(url: str, scope: Scope) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"
+
+
+def _headers(scope: Scope) -> list[tuple[str, str]]:
+    headers = [
+        (name, value)
+        for name, value in Headers(scope=scope).items()
+        if name not in _NOT_SENT_ON and not name.startswith("sec-websocket-")
+    ]
+    return [*headers, (_REQUEST_ID, scope["request_id"]), (_RELAYED, "1")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ KINDS = {
             SELECT 1 FROM items i WHERE i.response_id = t.id AND i.conversation_id IS NOT NULL OFFSET 0)""",
         needs=f"""(SELECT p.id FROM responses p WHERE p.id = t.previous_response_id
                    AND NOT {_HAS_LEFT.format("p.id")})""",
-        dropped=f"UPDATE responses {_HIDE}",
+        # An open WebSocket may continue what is not to be stored; it expires by itself.
+        dropped=f"UPDATE responses {_HIDE} AND store",
     ),
     "vector_stores": Kind(
         f"""CASE WHEN NOT EXISTS (SELECT 1 FROM vector_store_files e WHERE e.store_id = t.id

@@ -5,6 +5,8 @@ import io
 import json
 
 import openai
+import pytest
+from websockets.exceptions import InvalidStatus
 
 from cli.embedded.process import free_port
 from models.keys import new_key
@@ -13,6 +15,7 @@ from tests.support.api import HttpResponse, until
 from tests.support.cells import SecondCell, backburner, move
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
+from tests.support.websocket_client import socket as websocket
 
 _COUNT = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
     WHERE p.name = 'mover' AND r.background"""
@@ -99,6 +102,31 @@ async def test_a_client_that_leaves_ends_its_response_in_the_other_cell(
         return bool(await second.stack.value(status, left) == "cancelled")
 
     await until(is_cancelled)
+
+
+async def test_a_websocket_is_one_of_the_other_cell(
+    shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """A chain of unstored responses on it, and a stored one that the first cell has made."""
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "socket")
+    api = shared_stack.api(key=key)
+    old = await api.create(fake.script(reply("old")))
+    await move(second, "socket")
+    async with websocket(api) as socket:
+        first = await socket.create_and_read(
+            fake.script(reply("one")), previous_response_id=old["id"], store=False
+        )
+        model = fake.script(reply("two"))
+        last = await socket.create_and_read(model, previous_response_id=first["id"])
+        sent = json.dumps(fake.requests_for(model)[-1].body["messages"])
+        assert "old" in sent
+        assert "one" in sent
+        await socket.send(type="nonsense")
+        assert (await socket.next())["type"] == "error"
+    assert await second.stack.value(_IS_STORED, last["id"].removeprefix("resp_")) == 1
+    with pytest.raises(InvalidStatus, match="401"):
+        async with websocket(shared_stack.api(key=new_key())):
+            pass
 
 
 async def test_while_the_other_cell_is_away_what_is_here_is_served(

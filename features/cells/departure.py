@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from datetime import timedelta
 from uuid import UUID
 
 from features.cells import thing_queries as things
 from features.files.queries import FILE_PARTS
+from models.config.groups import LeaseSettings
 from models.db.arrays import Uuids
 from models.db.database import Connection, Pool, execute, fetch, fetch_idempotent
 from models.db.queries.retention import READ_ONE_SNAPSHOT
@@ -98,9 +98,10 @@ async def forget(pool: Pool, project: UUID, kind: str, ids: list[UUID]) -> None:
         await fetch(connection, things.ON_DROPPING[kind], values)
 
 
-async def all_know(pool: Pool, project: UUID, run: UUID, lease: timedelta) -> bool:
-    """Whether all web processes know that the project has moved. Raises InvalidRequest if it has
-    not."""
+async def all_know(pool: Pool, project: UUID, run: UUID, settings: LeaseSettings) -> bool:
+    """Whether all web processes know that the project has moved: the second renewal of a lease
+    comes after the look-up that the first one has caused. Raises InvalidRequest if it has not."""
+    lease = settings.duration + 1.2 * settings.beat
     values = {"project": project, "run": run, "lease": lease}
     found = await fetch(pool, things.BEGIN_LEAVING, values)
     if not found:

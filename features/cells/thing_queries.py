@@ -346,13 +346,13 @@ BEGIN_LEAVING = column(
                    RETURNING began_at)
     SELECT NOT EXISTS (
         SELECT 1 FROM workers w WHERE w.kind = 'web' AND NOT w.dead
-          AND w.expires_at < noted.began_at + CAST(:lease AS interval) + interval '1 second') AS all_know
+          AND w.expires_at < noted.began_at + CAST(:lease AS interval)) AS all_know
     FROM noted
     """,
     bool,
 )
-"""Notes that the project leaves this cell. Whether each web process has renewed its lease since, and
-so knows that the project has moved. No row: the project has not moved."""
+"""Notes that the project leaves this cell. Whether each web process has renewed its lease since, so
+that `lease` is left of it; then it knows that the project has moved. No row: it has not."""
 LEAVE = column(
     """
     INSERT INTO moved_things (id, project_id, is_copy)

@@ -7,6 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from features.audit import record
 from features.cells import departure
 from features.cells.arrival import Arriving, Listed
 from features.cells.thing_queries import KINDS
@@ -14,12 +15,14 @@ from features.files.content_response import ContentResponse
 from features.files.store import storage_unavailable
 from features.tenants import service
 from features.tenants.bodies import Json, read_object
+from models.db.queries.audit import AuditEntry
 from models.errors import InvalidRequest
 from models.files.storage import FileStorage, StorageError
 from web.http.auth import Admin
 from web.http.body import body_pieces
 from web.http.json_responses import json_response
 from web.http.params import choice
+from web.http.request_record import actor_of
 from web.state import AppState, app_state
 
 # Not in the API document: only cells of the same release speak to each other so.
@@ -48,9 +51,19 @@ async def take_step(project_id: str, step: str, request: Request, _key: Admin) -
     """A step of a move: `export`, `leave` and `forget` in the source, `compare` in the target."""
     if step not in _STEPS:
         raise InvalidRequest(f"There is no step '{step[:100]}'.", param="step")
-    body = await read_object(request)
-    project = await service.project_of_id(app_state(request).pool, project_id)
-    return await _STEPS[step](app_state(request), project.id, _named_kind(body), body)
+    state, body = app_state(request), await read_object(request)
+    project, kind = await service.project_of_id(state.pool, project_id), _named_kind(body)
+    if step == "export":  # whoever has this key reads what clients have stored
+        entry = AuditEntry(
+            actor_of(request),
+            "project.export",
+            project.name,
+            project=project.name,
+            details={"kind": kind},
+        )
+        async with state.pool.connection() as connection:
+            await record(connection, entry)
+    return await _STEPS[step](state, project.id, kind, body)
 
 
 async def _export(state: AppState, project: UUID, kind: str, body: Json) -> Response:
@@ -73,8 +86,8 @@ async def _leave(state: AppState, project: UUID, kind: str, body: Json) -> Respo
     if not isinstance(copies, dict) or KINDS[kind].mark != "t.id":
         raise InvalidRequest("Invalid 'versions': expected an object.", param="versions")
     versions = {_uuid(name, "versions"): str(version) for name, version in copies.items()}
-    lease = state.settings.lease.duration
-    known = await departure.all_know(state.pool, project, named_uuid(body, "run"), lease)
+    run, lease = named_uuid(body, "run"), state.settings.lease
+    known = await departure.all_know(state.pool, project, run, lease)
     left = await departure.leave(state.pool, project, kind, versions) if known else []
     return json_response({"all_know": known, "data": [str(each) for each in left]})
 

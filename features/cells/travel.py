@@ -79,7 +79,7 @@ class Travel:
             await self._leave(done)
             moved.left += done.left
             moved.stays = done.busy + done.missing
-            is_over = done.all_know and not done.missing.total() and not done.left.total()
+            is_over = done.all_know and not done.missing.total()
             if is_over and not (wait and done.busy.total()):
                 break
             if not done.left.total():

@@ -72,20 +72,26 @@ async def file(
     return content()
 
 
-async def leave(pool: Pool, project: UUID, kind: str, copied: Mapping[UUID, str]) -> list[UUID]:
+async def leave(
+    pool: Pool, project: UUID, kind: str, copied: Mapping[UUID, str]
+) -> tuple[list[UUID], int]:
     """Lets those of the things go whose copies, of these versions, are as they are here. From then
-    on they are the other cell's. Returns which."""
+    on they are the other cell's. Returns which, and how many wait for another thing."""
     async with pool.connection() as connection, connection.transaction():
         values = {"project": project, "ids": Uuids(list(copied))}
         # Two statements: the versions are those after all that has waited for these locks.
         await fetch(connection, things.LOCK[kind], values)
         left: dict[UUID, None] = {}
+        waiting = 0
         for thing in await fetch(connection, things.FIND[kind], values):
-            is_equal = thing.version is not None and copied.get(thing.id) == thing.version
-            if is_equal and (thing.needs is None or thing.needs in left):
+            if thing.version is None or copied.get(thing.id) != thing.version:
+                continue
+            if thing.needs is None or thing.needs in left:
                 left[thing.id] = None
+            else:
+                waiting += 1
         await _note(connection, project, kind, list(left))
-        return list(left)
+        return list(left), waiting
 
 
 async def forget(pool: Pool, project: UUID, kind: str, ids: list[UUID]) -> None:

@@ -128,7 +128,7 @@ KINDS = {
         ),
         seen="""t.delete_requested_at IS NULL AND NOT EXISTS (
             SELECT 1 FROM items i WHERE i.response_id = t.id AND i.conversation_id IS NOT NULL OFFSET 0)""",
-        needs=f"""(SELECT p.id FROM responses p WHERE p.id = t.previous_response_id
+        needs=f"""(SELECT p.id FROM responses p WHERE p.id = t.previous_response_id AND p.delete_requested_at IS NULL
                    AND NOT {_HAS_LEFT.format("p.id")})""",
         # An open WebSocket may continue what is not to be stored; it expires by itself.
         dropped=f"UPDATE responses {_HIDE} AND store",

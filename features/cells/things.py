@@ -88,8 +88,11 @@ async def _leave(state: AppState, project: UUID, kind: str, body: Json) -> Respo
     versions = {_uuid(name, "versions"): str(version) for name, version in copies.items()}
     run, lease = named_uuid(body, "run"), state.settings.lease
     known = await departure.all_know(state.pool, project, run, lease)
-    left = await departure.leave(state.pool, project, kind, versions) if known else []
-    return json_response({"all_know": known, "data": [str(each) for each in left]})
+    if not known:
+        return json_response({"all_know": False, "data": [], "waiting": 0})
+    left, waiting = await departure.leave(state.pool, project, kind, versions)
+    ids = [str(each) for each in left]
+    return json_response({"all_know": True, "data": ids, "waiting": waiting})
 
 
 async def _forget(state: AppState, project: UUID, kind: str, body: Json) -> Response:

@@ -19,6 +19,8 @@ _ROWS_OF = 100
 """Things that are copied with one request."""
 _PAUSE = 0.5
 """Seconds between two rounds, if in the first one nothing could leave."""
+_MOST_IN_VAIN = 60
+"""Rounds in a row in which nothing can leave, although something may."""
 _LEAVING = [name for name, kind in KINDS.items() if kind.mark == "t.id"]
 """Kinds of things that leave by themselves."""
 _FIRST = str(UUID(int=0))
@@ -41,7 +43,7 @@ class Moved:
 
 @dataclass(slots=True)
 class _Round:
-    """What a round has found. `missing`: things that may leave, and have not."""
+    """What a round has found. `busy`: it must stay now. `missing`: it may leave, and has not."""
 
     left: Counter[str] = field(default_factory=Counter)
     busy: Counter[str] = field(default_factory=Counter)
@@ -73,7 +75,8 @@ class Travel:
         moved.keys += await self._import()
         policy = {"policy": {"moved_to": self._target.url}}
         await self._json(self._source, "POST", f"/projects/{self._project}", policy)
-        while True:
+        in_vain = 0
+        while in_vain < _MOST_IN_VAIN:
             done = _Round()
             await self._copy(done)
             await self._leave(done)
@@ -82,6 +85,7 @@ class Travel:
             is_over = done.all_know and not done.missing.total()
             if is_over and not (wait and done.busy.total()):
                 break
+            in_vain = in_vain + 1 if done.missing.total() and not done.left.total() else 0
             if not done.left.total():
                 await asyncio.sleep(_PAUSE)
         if not moved.stays.total():
@@ -128,7 +132,8 @@ class Travel:
                 left = answer["data"]
                 done.all_know = done.all_know and answer["all_know"]
                 done.left[kind] += len(left)
-                done.missing[kind] += _count(window, is_busy=False) - len(left)
+                done.missing[kind] += _count(window, is_busy=False) - len(left) - answer["waiting"]
+                done.busy[kind] += answer["waiting"]
                 await self._compare(
                     kind, {"data": [{"id": each, "has_left": True} for each in left]}
                 )

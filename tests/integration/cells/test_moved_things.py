@@ -61,6 +61,12 @@ async def test_chains_conversations_and_files_go_on_in_the_other_cell(
         model=fake.script(reply("Hello Ada.")), input="Hello.", conversation=conversation.id
     )
     busy = await client.conversations.create()
+    begun = await client.responses.create(
+        model=fake.script(reply("begun")), input="Begin.", conversation=busy.id
+    )
+    fork = await client.responses.create(
+        model=fake.script(reply("fork")), input="Fork.", previous_response_id=begun.id
+    )
     running = await client.responses.create(
         model=fake.script([text("not "), wait_for(released), *reply("yet")]),
         input="Wait.",
@@ -74,7 +80,7 @@ async def test_chains_conversations_and_files_go_on_in_the_other_cell(
 
     printed = await move(second, "writer")
 
-    assert "conversations: 1, responses: 1" in printed.split("still in a:")[1]
+    assert "conversations: 1, responses: 2" in printed.split("still in a:")[1]
     there = second.stack.openai(key=key)
     assert (await there.files.content(large.id)).content == content
     assert [each.id for each in (await there.files.list()).data] == [large.id, file.id]
@@ -114,9 +120,13 @@ async def test_chains_conversations_and_files_go_on_in_the_other_cell(
     assert "still in a" not in await move(second, "writer")
     assert (await there.responses.retrieve(running.id)).output_text == "not yet"
     assert [item["content"][0]["text"] for item in await _items(there, busy.id)] == [
-        "Wait.",
-        "not yet",
+        *("Begin.", "begun", "Wait.", "not yet"),
     ]
+    model = fake.script(reply("last"))
+    await client.responses.create(model=model, input="Go on.", previous_response_id=fork.id)
+    sent = json.dumps(fake.requests_for(model)[-1].body["messages"])
+    assert "Begin." in sent
+    assert "Wait." not in sent
 
 
 async def test_a_vector_store_is_searched_as_before(tool_stack: Stack, second: SecondCell) -> None:

@@ -18,7 +18,7 @@ from models.keys import KeyGrant, bootstrap, new_key
 from models.projects.scopes import Scope
 from tests.support import keys
 from tests.support.api import JSON, until
-from tests.support.cells import SecondCell, move
+from tests.support.cells import SecondCell, backburner, move
 from tests.support.fake_upstream import (
     FakeUpstream,
     call,
@@ -109,12 +109,12 @@ async def test_chains_conversations_and_files_go_on_in_the_other_cell(
     await client.files.delete(file.id)
     assert [each.id for each in (await there.files.list()).data] == [new.id, large.id]
 
-    refused = await shared_stack.api(key=key).call(
-        "POST",
-        "/responses",
-        {"model": model, "input": "?", "conversation": busy.id, "metadata": {}},
-    )
+    body = {"model": model, "conversation": busy.id}
+    refused = await shared_stack.api(key=key).call("POST", "/responses", {**body, "input": "?"})
     assert refused.status in (400, 409)  # its response still runs
+    asked = {**body, "input": _asking("?", new.id)}
+    refused = await shared_stack.api(key=key).call("POST", "/responses", asked)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")  # they are in two cells
     released.set()
     await until(lambda: _has_ended(client, running.id), 30)
     assert "still in a" not in await move(second, "writer")
@@ -248,6 +248,19 @@ async def test_a_killed_move_is_repeated(
     there = second.stack.openai(key=key)
     assert sorted(each.id for each in (await there.files.list()).data) == sorted(files)
     assert (await there.responses.retrieve(stored.id)).output_text == "stored"
+
+
+async def test_a_cell_that_cannot_read_what_is_sealed_takes_nothing_over(
+    shared_stack: Stack, second: SecondCell
+) -> None:
+    """Before anything is copied, and the project stays where it is."""
+    await asyncio.to_thread(keys.create, second.stack.dsn, "sealed")
+    arguments = ("cells", "move", "sealed", "--from", "b", "--to", "a")
+    refused = await backburner(second.stack, *arguments)
+    assert refused.exit_code == 1
+    assert "BACKBURNER_SECRET_KEYS" in refused.output
+    count = "SELECT count(*) FROM projects WHERE name = 'sealed'"
+    assert await shared_stack.value(count) == 0
 
 
 async def test_strange_rows_are_refused(

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import openai
 import psycopg
+import pytest
 
 from models.ids import new_uuid
 from models.keys import KeyGrant, bootstrap, new_key
@@ -216,18 +217,21 @@ async def test_schedules_webhooks_and_images_travel(
         assert (await there.get(event.data.id))["output_text"] == "planned"
 
 
+@pytest.mark.parametrize("killed", ["command", pytest.param("cell", marks=pytest.mark.long)])
 async def test_a_killed_move_is_repeated(
-    shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+    shared_stack: Stack, second: SecondCell, fake: FakeUpstream, killed: str
 ) -> None:
-    """What it has copied is the first cell's until it has left; nothing is there twice."""
-    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "killed")
+    """What it has copied is the first cell's until it has left; nothing is there twice. The command
+    is killed, or the web process of the second cell."""
+    project = f"killed {killed}"
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, project)
     client = shared_stack.openai(key=key)
     files = [
         (await client.files.create(file=(f"{n}", os.urandom(50_000)), purpose="user_data")).id
         for n in range(12)
     ]
     stored = await client.responses.create(model=fake.script(reply("stored")), input="Hi.")
-    arguments = ["cells", "move", "killed", "--from", "a", "--to", "b"]
+    arguments = ["cells", "move", project, "--from", "a", "--to", "b"]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -240,11 +244,17 @@ async def test_a_killed_move_is_repeated(
     count = "SELECT count(*) FROM files WHERE completed_at IS NOT NULL AND id = ANY(%s::uuid[])"
     ids = [_uuid(each) for each in files]
     await until(lambda: _is_over(second.stack, count, ids, 3), 30, every=0.01)
-    process.send_signal(signal.SIGKILL)
-    await process.wait()
+    if killed == "command":
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    else:
+        [web] = second.stack.webs
+        second.stack.kill(web)
+        assert await process.wait() == 1
+        await second.stack.start_web(web.port)
     gone = files.pop()
     await client.files.delete(gone)
-    await move(second, "killed")
+    await move(second, project)
     there = second.stack.openai(key=key)
     assert sorted(each.id for each in (await there.files.list()).data) == sorted(files)
     assert (await there.responses.retrieve(stored.id)).output_text == "stored"

@@ -1,6 +1,7 @@
 """A second cell beside the shared deployment, which is the first one, `a`."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from cli.main import app
 from models.keys import KeyGrant, bootstrap, new_key
 from models.projects.scopes import Scope
 from tests.support.console import CONSOLE_SETTINGS
+from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Stack, SuiteSettings, databases, stack
+
+KEY_OF_TOOLS = secrets.token_urlsafe(32)
+"""With which the deployment `tool_stack` seals. The cell `b` opens it."""
 
 
 @dataclass(slots=True)
@@ -36,12 +41,18 @@ class SecondCell:
 
 @asynccontextmanager
 async def second_cell(
-    folder: Path, suite_settings: SuiteSettings, fake: FakeUpstream, first: Stack, **more: str
+    folder: Path, suite_settings: SuiteSettings, fake: FakeUpstream, first: Stack
 ) -> AsyncIterator[SecondCell]:
-    """The cell `b`, whose settings name both. `more`: of its settings."""
+    """The cell `b`, whose settings name both."""
     port, keys = free_port(), {"A": new_key(), "B": new_key("b")}
     addresses = {"A": first.webs[0].port, "B": port}
-    settings = {"BACKBURNER_CELL": "b", **CONSOLE_SETTINGS, **more}
+    settings = {
+        "BACKBURNER_CELL": "b",
+        "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+        "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
+        "BACKBURNER_SECRET_KEYS": f"{secrets.token_urlsafe(32)},{KEY_OF_TOOLS}",
+        **CONSOLE_SETTINGS,
+    }
     for name, key in keys.items():
         settings[f"BACKBURNER_CELLS__{name}__URL"] = f"http://127.0.0.1:{addresses[name]}"
         settings[f"BACKBURNER_CELLS__{name}__ADMIN_KEY"] = key

@@ -169,12 +169,23 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
+-- A conversation that has left this cell with its project is not changed here any more (docs/cells.md): the client tries
+-- again, and the other cell answers.
+CREATE OR REPLACE FUNCTION refuse_change_of_moved() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM moved_things WHERE id = OLD.id AND NOT is_copy) THEN
+        RAISE EXCEPTION 'it is in another cell' USING ERRCODE = 'lock_not_available';
+    END IF;
+    RETURN NEW;
+END $$;
+
 -- A trigger is made once: to make it again would lock its table. One that changes gets another name here, and a
 -- migration drops the old one.
 DO $$
 DECLARE
     made name[] := ARRAY(SELECT tgname FROM pg_trigger
-                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses, workers, items}'::regclass[]));
+                         WHERE tgrelid = ANY ('{projects, api_keys, audit, responses, workers, items, conversations}'
+                                              ::regclass[]));
 BEGIN
     IF NOT 'projects_changed' = ANY (made) THEN
         CREATE TRIGGER projects_changed AFTER UPDATE OF name, policy, weight, archived_at OR DELETE ON projects
@@ -225,6 +236,10 @@ BEGIN
         WHEN (OLD.type = 'image_generation_call' AND OLD.item_id ~ '^ig_[0-9a-f]{32}$'
               AND (OLD.direction = 'output' OR jsonb_typeof(OLD.payload -> 'result') = 'object'))
         EXECUTE FUNCTION delete_image_of_item();
+    END IF;
+    IF NOT 'moved_conversation_stays_as_it_is' = ANY (made) THEN
+        CREATE TRIGGER moved_conversation_stays_as_it_is BEFORE UPDATE ON conversations
+        FOR EACH ROW EXECUTE FUNCTION refuse_change_of_moved();
     END IF;
 END $$;
 

@@ -71,6 +71,11 @@ class Sealer:
         """Whether anything can be sealed."""
         return self._sealing_key_id is not None
 
+    @property
+    def key_ids(self) -> list[str]:
+        """The digests by which sealed data names the keys."""
+        return list(self._keys)
+
     def seal(self, response: UUID, payload: dict[str, Any]) -> Sealed:
         """Seals JSON for this response only. Raises NoKey."""
         return self._encrypt(payload, response.bytes)

@@ -16,6 +16,7 @@ import pytest
 from cli.embedded import process
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
+from tests.support.cells import KEY_OF_TOOLS
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
@@ -190,7 +191,7 @@ async def tool_stack(
     """
     settings = {
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
-        "BACKBURNER_SECRET_KEYS": secrets.token_urlsafe(32),
+        "BACKBURNER_SECRET_KEYS": KEY_OF_TOOLS,
         "BACKBURNER_TOOLS__TIME": "3",
         "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL,
         "BACKBURNER_IMAGES__BYTES": "1000000",

@@ -120,15 +120,19 @@ class Application(FastAPI):
             if span is not NO_SPAN:
                 end_request_span(span, record)
 
-    async def _relayed(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+    async def _relayed(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[Receive, Send] | None:
         """As `Relay` in web/hooks.py; an error of the relay is the answer."""
         state = started_state(self)
         if state is None or state.hooks.relay is None:
-            return receive
+            return receive, send
         scope["app"] = self
         try:
             return await state.hooks.relay(scope, receive, send)
-        except Exception as error:  # noqa: BLE001  (every error becomes a response)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
             response = await errors.response_to(Request(scope, receive), error)
             await response(scope, receive, send)
             return None
@@ -137,11 +141,11 @@ class Application(FastAPI):
         """Serves one request or WebSocket; `receive` and `send` are those of its record."""
         await self._pacer.wait(_authorization(scope))
         route = None
+        here = await self._relayed(scope, receive, send)
+        if here is None:
+            return
+        receive, send = here
         if scope["type"] == "http":
-            here = await self._relayed(scope, receive, send)
-            if here is None:
-                return
-            receive = here
             route = responses.DIRECT.get((scope["method"], scope["path"]))
             if route is None:
                 route = responses.direct_route(scope["method"], scope["path"])

@@ -79,8 +79,10 @@ class Quotas:
 class Relay(Protocol):
     """Answers requests that another deployment serves."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """None: the request was answered. Else it is served here, and reads its body there."""
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[Receive, Send] | None:
+        """None: the request was answered. Else it is served here, with these two."""
 
 
 @dataclass(slots=True)
@@ -91,4 +93,4 @@ class Hooks:
     """of a create; the first error counts"""
     quotas: Quotas = field(default_factory=Quotas)
     relay: Relay | None = None
-    """of HTTP requests; None: all are served here"""
+    """of requests and WebSockets; None: all are served here"""

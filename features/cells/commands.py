@@ -10,6 +10,8 @@ from cli.output import as_json as to_json
 from cli.output import clean, fitted_table, print_result, print_status
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from features.cells.remote import CellAnswer
     from models.config.feature_groups import CellSettings
 
@@ -66,14 +68,18 @@ def move_project(
     project: Annotated[str, typer.Argument(help="The name of the project.")],
     source: Annotated[str, typer.Option("--from", help="The cell that has it.")],
     target: Annotated[str, typer.Option("--to", help="The cell that serves it from now on.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the first cell has nothing of it any more.")
+    ] = False,
 ) -> None:
-    """Let another cell serve a project.
+    """Let another cell serve a project, and take over what it has.
 
-    Its keys stay valid. What it has in the first cell stays there, and is reached as before.
+    Its keys stay valid. What its open responses need stays in the first cell until they have ended.
     """
     import asyncio
 
-    from features.cells.remote import MoveFailed, move
+    from features.cells.remote import move
+    from features.cells.travel import MoveFailed
 
     with exit_on_failure():
         cells = _configured()
@@ -83,10 +89,20 @@ def move_project(
         if source == target:
             raise CommandFailed("--from and --to are the same cell")
         try:
-            added = asyncio.run(move(cells[source], cells[target], project))
+            moved = asyncio.run(move(cells[source], cells[target], project, wait=wait))
         except MoveFailed as failed:
             raise CommandFailed(str(failed)) from failed
-    typer.echo(f"{target} serves {project}; {added} keys are new there")
+    typer.echo(f"{target} serves {project}; {moved.keys} keys are new there")
+    typer.echo(f"moved: {_counts(moved.left)}")
+    if moved.stays.total():
+        typer.echo(
+            f"still in {source}: {_counts(moved.stays)}; repeat the command when they have ended"
+        )
+
+
+def _counts(counted: "Counter[str]") -> str:
+    texts = [f"{kind.replace('_', ' ')}: {count}" for kind, count in counted.items() if count]
+    return ", ".join(texts) or "nothing"
 
 
 def _configured() -> "dict[str, CellSettings]":

@@ -55,6 +55,8 @@ def components(_deployment: Deployment) -> dict[str, Schema]:
                 "policy": OBJECT,
                 "service_accounts": {"type": "array", "items": OBJECT},
                 "keys": {"type": "array", "items": OBJECT},
+                "release": STRING,
+                "secret_keys": {"type": "array", "items": STRING},
             }
         ),
         "ImportedProject": object_schema(

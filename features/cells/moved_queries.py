@@ -32,22 +32,39 @@ _TABLES = (
     *("responses", "conversations", "files", "vector_stores", "batches", "containers"),
     *("schedules", "webhook_endpoints"),
 )
-IS_HERE = column(
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the things are that a request names."""
+
+    here: bool
+    """one of them is this cell's, or the request repeats a create of here"""
+    elsewhere: bool
+    """this cell knows nothing of one of them"""
+
+
+FIND_PLACE = Query(
     f"""
-    SELECT {
+    SELECT coalesce(bool_or(named.known AND NOT named.has_left), false) OR EXISTS (
+               SELECT 1 FROM idempotency_keys i WHERE i.project_id = :project AND i.expires_at > clock_timestamp()
+                 AND (i.key = CAST(:key AS text)
+                      OR (i.key LIKE 'sdk:%' AND i.body_hash = CAST(:body_hash AS bytea)))
+                 AND NOT EXISTS (SELECT 1 FROM moved_things m WHERE m.id = i.response_id AND NOT m.is_copy)) AS here,
+           coalesce(bool_or(NOT named.known), false) AS elsewhere
+    FROM (SELECT {
         " OR ".join(
-            f"EXISTS (SELECT 1 FROM {table} WHERE project_id = :project AND id = ANY(CAST(:ids AS uuid[])))"
+            f"EXISTS (SELECT 1 FROM {table} t WHERE t.project_id = :project AND t.id = given.id)"
             for table in _TABLES
         )
-    }
-      OR EXISTS (SELECT 1 FROM idempotency_keys i WHERE i.project_id = :project AND i.expires_at > clock_timestamp()
-                 AND (i.key = CAST(:key AS text) OR (i.key LIKE 'sdk:%' AND i.body_hash = CAST(:body_hash AS bytea))))
-      AS here
+    } AS known,
+                 EXISTS (SELECT 1 FROM moved_things m WHERE m.id = given.id AND NOT m.is_copy) AS has_left
+          FROM unnest(CAST(:ids AS uuid[])) AS given (id)) named
     """,
-    bool,
+    Place,
 )
-"""Whether the project has here one of these ids, or a create with this key, or one of an SDK with
-this body. Null: the request has none."""
+"""Of these ids, of a create with this key, or one of an SDK with this body. Null: the request has
+none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,19 @@
 A request that names something that is still here (a response, a conversation, a file, …, in its
 path or its JSON body), or that repeats a create of here, is served here. All others are sent to the
 other cell with the client's key, and its answer is passed on as it comes.
+
+What is here may leave while a request is served (departure.py). So before an answer that refuses
+or changes something is sent, the request is looked at again: if what it names has left, the other
+cell answers it.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from uuid import UUID
 
 import aiohttp
@@ -18,7 +24,8 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
-from features.cells.moved_queries import IS_HERE, MovedKey
+from features.cells.moved_queries import FIND_PLACE, MovedKey, Place
+from features.cells.socket_relay import SocketRelay
 from models.db.arrays import Uuids
 from models.db.database import fetch_idempotent
 from models.errors import ClientDisconnected, RequestTooLarge, Unauthenticated, Unavailable
@@ -28,6 +35,7 @@ from models.tasks import cancel_all
 from web.http.auth import read_api_key
 from web.http.body import BODY_READ, UNCOUNTED_BYTES, ReservedBody, announced_size, run_sized
 from web.http.connection import wait_for_disconnect
+from web.http.json_responses import json_response
 from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.state import AppState
 
@@ -40,6 +48,7 @@ _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "expect")
 )
 _REQUEST_ID = "x-request-id"
+_NOT_SENT_ON = _HOP_BY_HOP | {"content-length", _REQUEST_ID}
 _OWN_HEADERS = (_REQUEST_ID, "date", "server")
 """Headers that each answer of this process has."""
 _CONNECT = 2.0
@@ -54,31 +63,50 @@ class CellRelay:
         self.keys: dict[bytes, MovedKey] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[Receive, Send] | None:
         """See `Relay` in web/hooks.py."""
         connection = HTTPConnection(scope)
         try:
             moved = self.keys.get(hash_key(read_api_key(connection)))
         except Unauthenticated:
-            return receive
+            return receive, send
         path: str = scope["path"]
         may_relay = path.startswith("/v1/") and not path.startswith("/v1/organization/")
         if moved is None or not may_relay or _RELAYED in connection.headers:
-            return receive
+            return receive, send
+        if scope["type"] == "websocket":
+            socket = SocketRelay(self._state, moved.project, scope, receive, send)
+            await socket.serve(self._connections(), _target(moved.url, scope), _headers(scope))
+            return None
         memory = Reservation(self._state.budgets.bodies, moved.project)
         body = _Body(receive, connection.headers, self._state, memory)
         try:
             await body.read(scope)
-            if await self._is_here(moved, scope, connection.headers, body.content):
-                return body.receive
+            named = await _named(moved.project_id, scope, connection.headers, body.content)
+            if (await self.place(named)).here:
+                return body.receive, _Answer(self, moved.url, scope, body, named, send)
             await self._relay(moved.url, scope, send, body)
         finally:
             memory.release()
         return None
 
+    async def place(self, named: "_Named") -> Place:
+        """Where what a request names is now."""
+        if not named.ids and named.key is None and named.body_hash is None:
+            return Place(here=False, elsewhere=False)
+        values = {
+            "project": named.project,
+            "ids": Uuids(named.ids),
+            "key": named.key,
+            "body_hash": named.body_hash,
+        }
+        return (await fetch_idempotent(self._state.pool, FIND_PLACE, values))[0]
+
     async def _relay(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
         """Ends when the answer has ended, or the client has disconnected."""
-        sending = asyncio.create_task(self._send_on(url, scope, send, body))
+        sending = asyncio.create_task(self.send_on(url, scope, send, body))
         leaving = asyncio.create_task(body.wait_for_disconnect())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -93,46 +121,24 @@ class CellRelay:
         if self._session is not None:
             await self._session.close()
 
-    async def _is_here(
-        self, moved: MovedKey, scope: Scope, headers: Headers, content: bytes
-    ) -> bool:
-        found, repeat = await run_sized(partial(_named, scope, headers, content), len(content))
-        is_repeat = repeat is not None and repeat.may_repeat
-        if not found and not is_repeat:
-            return False
-        values = {
-            "project": moved.project_id,
-            "ids": Uuids(found),
-            "key": repeat.key if repeat and is_repeat else None,
-            "body_hash": repeat.body_hash if repeat and is_repeat and repeat.key is None else None,
-        }
-        rows = await fetch_idempotent(self._state.pool, IS_HERE, values)
-        return bool(rows[0])
-
-    async def _send_on(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+    def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
-            connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(
-                timeout=timeout,
-                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT),
+                connector=aiohttp.TCPConnector(limit=0),
                 auto_decompress=False,
                 skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
-        query = scope["query_string"].decode("latin-1")
-        target = f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"
-        headers = [
-            (name, value)
-            for name, value in Headers(scope=scope).items()
-            if name not in _HOP_BY_HOP and name not in ("content-length", _REQUEST_ID)
-        ]
-        headers += [(_REQUEST_ID, scope["request_id"]), (_RELAYED, "1")]
+        return self._session
+
+    async def send_on(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+        """Sends the request to the other cell, and its answer to the client. Raises Unavailable."""
         begun = False
         try:
-            async with self._session.request(
+            async with self._connections().request(
                 scope["method"],
-                target,
-                headers=headers,
+                _target(url, scope),
+                headers=_headers(scope),
                 data=body.outgoing(),
                 allow_redirects=False,
             ) as answer:
@@ -147,16 +153,99 @@ class CellRelay:
             raise Unavailable("The cell of this project does not answer.") from error
 
 
-def _named(
-    scope: Scope, headers: Headers, content: bytes
-) -> tuple[list[UUID], IdempotencyKey | None]:
-    """The ids that a request names, and what it may repeat."""
-    digits = [*_ID.findall(scope["path"].encode()), *_ID.findall(content)]
-    repeat = None
+def _target(url: str, scope: Scope) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"
+
+
+def _headers(scope: Scope) -> list[tuple[str, str]]:
+    headers = [
+        (name, value)
+        for name, value in Headers(scope=scope).items()
+        if name not in _NOT_SENT_ON and not name.startswith("sec-websocket-")
+    ]
+    return [*headers, (_REQUEST_ID, scope["request_id"]), (_RELAYED, "1")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a request names."""
+
+    project: UUID
+    ids: list[UUID]
+    changes: bool
+    """it changes what its path names"""
+    key: str | None
+    """of an earlier create that it may repeat"""
+    body_hash: bytes | None
+    """of an earlier create of an SDK that it may repeat"""
+
+
+async def _named(project: UUID, scope: Scope, headers: Headers, content: bytes) -> _Named:
+    return await run_sized(partial(_find, project, scope, headers, content), len(content))
+
+
+def _find(project: UUID, scope: Scope, headers: Headers, content: bytes) -> _Named:
+    in_path = _ID.findall(scope["path"].encode())
+    digits = dict.fromkeys([*in_path, *_ID.findall(content)])
+    repeat: IdempotencyKey | None = None
     if scope["method"] == "POST":
         with suppress(orjson.JSONDecodeError):
             repeat = parse_idempotency_key(headers, orjson.loads(content or b"null"))
-    return [UUID(each.decode()) for each in dict.fromkeys(digits)][:_MAX_IDS], repeat
+    if repeat is not None and not repeat.may_repeat:
+        repeat = None
+    return _Named(
+        project,
+        [UUID(each.decode()) for each in digits][:_MAX_IDS],
+        bool(in_path) and scope["method"] not in ("GET", "HEAD"),
+        None if repeat is None else repeat.key,
+        repeat.body_hash if repeat is not None and repeat.key is None else None,
+    )
+
+
+class _Answer:
+    """Sends the answer of this cell, unless what the request names has left it meanwhile."""
+
+    def __init__(
+        self, relay: CellRelay, url: str, scope: Scope, body: "_Body", named: _Named, send: Send
+    ) -> None:
+        self._relay = relay
+        self._url = url
+        self._scope = scope
+        self._body: _Body | None = body
+        self._named = named
+        self._send = send
+        self._is_replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        """Raises Unavailable."""
+        body, self._body = self._body, None
+        if body is not None and not self._is_replaced:
+            refused: bool = message.get("status", 200) >= HTTPStatus.BAD_REQUEST
+            if refused or self._named.changes:
+                self._is_replaced = await self._replace(body, message["status"])
+        if not self._is_replaced:
+            await self._send(message)
+
+    async def _replace(self, body: "_Body", status: int) -> bool:
+        """Whether another answer was sent."""
+        place = await self._relay.place(self._named)
+        if not place.here:
+            error = Unavailable("What this request names has just moved. Please retry.")
+            if body.may_repeat:
+                try:
+                    await self._relay.send_on(self._url, self._scope, self._send, body)
+                except Unavailable as unavailable:
+                    error = unavailable
+                else:
+                    return True
+        elif place.elsewhere and status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):
+            error = Unavailable("What this request names is in two cells yet. Please retry.")
+        else:
+            return False
+        answer = json_response(error.body(), status=error.status, headers=error.headers)
+        await answer(self._scope, body.receive, self._send)
+        return True
 
 
 def _start(answer: aiohttp.ClientResponse) -> Message:
@@ -182,6 +271,7 @@ class _Body:
         self._is_json = headers.get("content-type", "").startswith("application/json")
         self._has_body = self._announced > 0 or "transfer-encoding" in headers
         self._is_read = not self._has_body
+        self._is_received = False
         self.content = b""
 
     async def read(self, scope: Scope) -> None:
@@ -206,6 +296,11 @@ class _Body:
         self.content, self._is_read = bytes(content), True
         scope[BODY_READ] = True
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it can be sent on although it was read here."""
+        return self._is_read
+
     def outgoing(self) -> bytes | AsyncIterator[bytes] | None:
         """What is sent on."""
         if not self._has_body:
@@ -214,8 +309,8 @@ class _Body:
 
     async def receive(self) -> Message:
         """The messages of a request whose body was perhaps read."""
-        if self._is_read and self._has_body:
-            self._is_read = self._has_body = False
+        if self._is_read and self._has_body and not self._is_received:
+            self._is_received = True
             return {"type": "http.request", "body": self.content, "more_body": False}
         return await self._receive()
 

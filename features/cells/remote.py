@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
+from features.cells.travel import Moved, MoveFailed, Travel, authorization, call
 from features.cells.views import Rows
 from models.config.feature_groups import CellSettings
 
@@ -36,7 +36,7 @@ async def ask_all(cells: Mapping[str, CellSettings], view: str) -> list[CellAnsw
 async def _ask(
     session: aiohttp.ClientSession, name: str, cell: CellSettings, view: str
 ) -> CellAnswer:
-    url, headers = cell.url.rstrip("/"), _authorization(cell)
+    url, headers = cell.url.rstrip("/"), authorization(cell)
     try:
         async with session.get(
             f"{url}/v1/organization/cell",
@@ -56,47 +56,15 @@ async def _ask(
     return CellAnswer(name, url, body["data"], None)
 
 
-class MoveFailed(Exception):
-    """A step of a move was refused, or a cell did not answer. The steps before it stay."""
-
-
-async def move(source: CellSettings, target: CellSettings, project: str) -> int:
-    """Lets `target` serve the project of this name, which `source` has. Each step may be repeated.
-    Returns how many keys were added. Raises MoveFailed."""
-    async with aiohttp.ClientSession(timeout=_TIME) as session:
-        found = await _call(session, source, "GET", "/cell?view=projects")
+async def move(source: CellSettings, target: CellSettings, project: str, *, wait: bool) -> Moved:
+    """Lets `target` serve the project of this name, which `source` has. It may be repeated. Raises
+    MoveFailed."""
+    async with aiohttp.ClientSession() as session:
+        found = await call(session, source, "GET", "/cell?view=projects")
         ids = [row["id"] for row in found["data"] if row["project"] == project]
         if not ids:
             raise MoveFailed(f"there is no project {project} in the first cell")
-        export = await _call(session, source, "GET", f"/cell/projects/{ids[0]}")
-        made = await _call(session, target, "POST", f"/cell/projects/{ids[0]}", export)
-        policy = {"policy": {"moved_to": target.url}}
-        await _call(session, source, "POST", f"/projects/{ids[0]}", policy)
-    return int(made["keys_added"])
-
-
-async def _call(
-    session: aiohttp.ClientSession,
-    cell: CellSettings,
-    method: str,
-    path: str,
-    body: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    url = f"{cell.url.rstrip('/')}/v1/organization{path}"
-    try:
-        async with session.request(
-            method, url, json=body, headers=_authorization(cell), allow_redirects=False
-        ) as answer:
-            found: dict[str, Any] = await answer.json()
-            if answer.status != 200:
-                raise MoveFailed(f"{cell.url}: {found['error']['message']}")
-            return found
-    except (aiohttp.ClientError, ValueError, KeyError, TimeoutError) as error:
-        raise MoveFailed(f"{cell.url} does not answer as a cell") from error
-
-
-def _authorization(cell: CellSettings) -> dict[str, str]:
-    return {"authorization": f"Bearer {cell.admin_key.get_secret_value()}"}
+        return await Travel(session, (source, target), ids[0]).move(wait=wait)
 
 
 def merged(answers: list[CellAnswer]) -> Rows:

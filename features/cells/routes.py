@@ -12,7 +12,9 @@ from psycopg.types.json import Jsonb
 from starlette.responses import Response
 
 from features.audit import record
+from features.cells.arrival import Arriving
 from features.cells.moved_queries import EXPORT_PROJECT, IMPORT_KEYS, IMPORT_PROJECT
+from features.cells.things import named_uuid, things_router
 from features.cells.views import COLUMNS, read_view
 from features.tenants import service
 from features.tenants.bodies import Json, project_fields, read_object
@@ -22,6 +24,8 @@ from models.db.queries.organization import PROJECT_BY_ID, ProjectDetails
 from models.errors import InvalidRequest
 from models.ids import PROJECT, parse_admin_id
 from models.projects.changes import BadPolicy
+from models.secrets import Sealer
+from models.version import VERSION
 from web.http.auth import Admin
 from web.http.json_responses import json_response
 from web.http.params import choice
@@ -29,7 +33,7 @@ from web.http.request_record import actor_of
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/organization")
-ROUTERS = (router,)
+ROUTERS = (router, things_router)
 _FIELDS = ("name", "weight", "policy")
 _LISTS = ("service_accounts", "keys")
 
@@ -52,7 +56,9 @@ async def export_project(project_id: str, request: Request, _key: Admin) -> Resp
     found = await find_by_id(app_state(request).pool, EXPORT_PROJECT, project.id)
     if found is None:
         raise InvalidRequest("The project is archived.")
-    return json_response(asdict(found))
+    state = app_state(request)
+    made_with = {"release": VERSION, "secret_keys": state.sealer.key_ids}
+    return json_response(asdict(found) | made_with)
 
 
 @router.post("/cell/projects/{project_id}")
@@ -62,6 +68,7 @@ async def import_project(project_id: str, request: Request, _key: Admin) -> Resp
     identifier = parse_admin_id(PROJECT, project_id)
     if identifier is None:
         raise InvalidRequest("This is no id of a project.", param="project_id")
+    _require_equal(body, app_state(request).sealer)
     fields = project_fields({name: body.get(name) for name in _FIELDS}, required=True)
     try:
         policy = fields.changed({}, app_state(request).routes.server.upstreams)
@@ -71,7 +78,22 @@ async def import_project(project_id: str, request: Request, _key: Admin) -> Resp
     keys = {name: Jsonb(_objects(body, name)) for name in _LISTS}
     async with app_state(request).pool.connection() as connection, connection.transaction():
         made = await _import(connection, identifier, values, keys, actor_of(request))
+    if "run" in body:
+        await Arriving(app_state(request).pool, identifier, named_uuid(body, "run")).begin()
     return json_response({"object": "cell.project", "keys_added": made})
+
+
+def _require_equal(body: Json, sealer: Sealer) -> None:
+    """What the other cell has made must be of use here. Raises InvalidRequest."""
+    if body.get("release", VERSION) != VERSION:
+        raise InvalidRequest("The cells run different releases.", param="release")
+    keys = body.get("secret_keys", [])
+    if not isinstance(keys, list) or any(key not in sealer.key_ids for key in keys):
+        raise InvalidRequest(
+            "This cell cannot read what the other one has sealed: append the keys of its "
+            "BACKBURNER_SECRET_KEYS to those of this cell.",
+            param="secret_keys",
+        )
 
 
 def _objects(body: Json, name: str) -> list[Json]:
@@ -115,3 +137,5 @@ def _require_usable(stored: list[ProjectDetails], name: str) -> None:
         raise InvalidRequest(f"There is another project with the name '{name[:100]}'.")
     if stored[0].archived_at is not None:
         raise InvalidRequest("The project is archived here.")
+    if stored[0].policy.get("moved_to") is not None:
+        raise InvalidRequest("The project has left this cell, and cannot come back.")

@@ -1,6 +1,7 @@
 """A second cell beside the shared deployment, which is the first one, `a`."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from cli.main import app
 from models.keys import KeyGrant, bootstrap, new_key
 from models.projects.scopes import Scope
 from tests.support.console import CONSOLE_SETTINGS
+from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Stack, SuiteSettings, databases, stack
+
+KEY_OF_TOOLS = secrets.token_urlsafe(32)
+"""With which the deployment `tool_stack` seals. The cell `b` opens it."""
 
 
 @dataclass(slots=True)
@@ -41,7 +46,13 @@ async def second_cell(
     """The cell `b`, whose settings name both."""
     port, keys = free_port(), {"A": new_key(), "B": new_key("b")}
     addresses = {"A": first.webs[0].port, "B": port}
-    settings = {"BACKBURNER_CELL": "b", **CONSOLE_SETTINGS}
+    settings = {
+        "BACKBURNER_CELL": "b",
+        "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
+        "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
+        "BACKBURNER_SECRET_KEYS": f"{secrets.token_urlsafe(32)},{KEY_OF_TOOLS}",
+        **CONSOLE_SETTINGS,
+    }
     for name, key in keys.items():
         settings[f"BACKBURNER_CELLS__{name}__URL"] = f"http://127.0.0.1:{addresses[name]}"
         settings[f"BACKBURNER_CELLS__{name}__ADMIN_KEY"] = key
@@ -66,3 +77,18 @@ async def backburner(deployment: Stack, *arguments: str, **settings: str) -> Res
     }
     runner = CliRunner(env=environment)
     return await asyncio.to_thread(runner.invoke, app, arguments, catch_exceptions=False)
+
+
+async def move(second: SecondCell, project: str, source: Stack | None = None) -> str:
+    """Moves a project to the cell `b`, and returns what the command prints. `source`: not the cell
+    `a`, but this deployment."""
+    settings = {}
+    if source is not None:
+        key = new_key()
+        bootstrap(source.dsn, key, grant=KeyGrant(scopes=frozenset((Scope.ADMIN,))))
+        url = f"http://127.0.0.1:{source.webs[0].port}"
+        settings = {"cells__a__url": url, "cells__a__admin_key": key}
+    arguments = ("cells", "move", project, "--from", "a", "--to", "b")
+    moved = await backburner(second.stack, *arguments, **settings)
+    assert moved.exit_code == 0, moved.output
+    return moved.output

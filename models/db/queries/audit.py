@@ -214,7 +214,7 @@ ACTIONS = frozenset(
         *("conversation.delete", "conversation.item.delete"),
         *("file.delete", "upload.cancel"),
         *("key.create", "key.revoke", "key.rotate", "key.update"),
-        *("project.create", "project.delete", "project.import", "project.set"),
+        *("project.create", "project.delete", "project.export", "project.import", "project.set"),
         *("response.cancel", "response.delete", "response.fail"),
         *("response.requeue", "response.retry", "response.reveal", "response.search"),
         *("schedule.create", "schedule.delete", "schedule.pause", "schedule.resume"),

@@ -7,7 +7,7 @@ migrations and these files differ. No statement is built from these objects; the
 """
 
 # Each module adds its tables to the metadata.
-from models.db.tables import containers, files, organization, responses, schedules, search
+from models.db.tables import cells, containers, files, organization, responses, schedules, search
 from models.db.tables.base import metadata
 
 OPTIONAL_COLUMNS = frozenset((("vector_store_chunks", "embedding"),))
@@ -23,6 +23,7 @@ __all__ = [
     "LOG_PARTITIONS",
     "MADE_BY_NEED",
     "OPTIONAL_COLUMNS",
+    "cells",
     "containers",
     "files",
     "metadata",

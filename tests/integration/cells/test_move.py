@@ -5,17 +5,21 @@ import io
 import json
 
 import openai
+import pytest
+from websockets.exceptions import InvalidStatus
 
 from cli.embedded.process import free_port
 from models.keys import new_key
 from tests.support import keys
 from tests.support.api import HttpResponse, until
-from tests.support.cells import SecondCell, backburner
+from tests.support.cells import SecondCell, backburner, move
 from tests.support.fake_upstream import FakeUpstream, hang, reply, text, wait_for
 from tests.support.stack import Stack
+from tests.support.websocket_client import socket as websocket
 
 _COUNT = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
     WHERE p.name = 'mover' AND r.background"""
+_STAYED = f"{_COUNT} AND NOT EXISTS (SELECT 1 FROM moved_things m WHERE m.id = r.id)"
 _IS_STORED = "SELECT 1 FROM responses WHERE replace(id::text, '-', '') = %s"
 
 
@@ -46,26 +50,25 @@ async def test_a_project_moves_under_load_and_nothing_is_lost_or_made_twice(
     async def load() -> None:
         while not released.is_set():
             made.append(await make())
+            await _wait_until_completed(client, made[-1])
 
     loads = [asyncio.create_task(load()) for _ in range(3)]
     await until(lambda: len(made) > 10)
-    moved = await backburner(second.stack, "cells", "move", "mover", "--from", "a", "--to", "b")
-    assert moved.exit_code == 0, moved.output
+    assert "still in a: responses: 1" in await move(second, "mover")
     await until(lambda: _count_is_over(second.stack, 10))
-    again = await backburner(second.stack, "cells", "move", "mover", "--from", "a", "--to", "b")
-    assert "0 keys are new" in again.output
+    assert "0 keys are new" in await move(second, "mover")
     released.set()
     await asyncio.gather(*loads)
-    for identifier in [running.id, *made]:
-        await _wait_until_completed(client, identifier)
+    await _wait_until_completed(client, running.id)
+    assert "still in a" not in await move(second, "mover")
     # the repeated one, and the one that ran
-    everywhere = await shared_stack.value(_COUNT) + await second.stack.value(_COUNT)
-    assert everywhere == len(set(made)) + 2 == len(made) + 2
+    assert await shared_stack.value(_STAYED) == 0
+    assert await second.stack.value(_COUNT) == len(set(made)) + 2 == len(made) + 2
     assert await make(**once) == repeated
     continued = await client.responses.create(
         model=fake.script(reply("more")), input="And?", previous_response_id=ended.id
     )
-    assert await shared_stack.value(_IS_STORED, continued.id.removeprefix("resp_")) == 1
+    assert await second.stack.value(_IS_STORED, continued.id.removeprefix("resp_")) == 1
     assert (await client.conversations.retrieve(conversation.id)).id == conversation.id
     assert (await client.files.content(file.id)).content == b"content"
     await _new_things_live_in_the_other_cell(client, second.stack, fake)
@@ -82,8 +85,7 @@ async def test_a_client_that_leaves_ends_its_response_in_the_other_cell(
 ) -> None:
     """Through the first cell, as without it."""
     key = await asyncio.to_thread(keys.create, shared_stack.dsn, "leaver")
-    arguments = ("cells", "move", "leaver", "--from", "a", "--to", "b")
-    assert (await backburner(second.stack, *arguments)).exit_code == 0
+    await move(second, "leaver")
     api, status = shared_stack.api(key=key), "SELECT status FROM responses WHERE id = %s"
 
     async def is_relayed() -> bool:
@@ -100,6 +102,31 @@ async def test_a_client_that_leaves_ends_its_response_in_the_other_cell(
         return bool(await second.stack.value(status, left) == "cancelled")
 
     await until(is_cancelled)
+
+
+async def test_a_websocket_is_one_of_the_other_cell(
+    shared_stack: Stack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """A chain of unstored responses on it, and a stored one that the first cell has made."""
+    key = await asyncio.to_thread(keys.create, shared_stack.dsn, "socket")
+    api = shared_stack.api(key=key)
+    old = await api.create(fake.script(reply("old")))
+    await move(second, "socket")
+    async with websocket(api) as socket:
+        first = await socket.create_and_read(
+            fake.script(reply("one")), previous_response_id=old["id"], store=False
+        )
+        model = fake.script(reply("two"))
+        last = await socket.create_and_read(model, previous_response_id=first["id"])
+        sent = json.dumps(fake.requests_for(model)[-1].body["messages"])
+        assert "old" in sent
+        assert "one" in sent
+        await socket.send(type="nonsense")
+        assert (await socket.next())["type"] == "error"
+    assert await second.stack.value(_IS_STORED, last["id"].removeprefix("resp_")) == 1
+    with pytest.raises(InvalidStatus, match="401"):
+        async with websocket(shared_stack.api(key=new_key())):
+            pass
 
 
 async def test_while_the_other_cell_is_away_what_is_here_is_served(

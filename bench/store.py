@@ -334,7 +334,7 @@ async def _figures(folder: Path, responses: int, samples: int) -> dict[str, Figu
                 " ORDER BY random() LIMIT %s) b JOIN bench_ids c ON c.n = b.n - 1000",
                 [_PURGED * 3, responses - _PURGED, samples],
             )
-            ends = dict(await found.fetchall())
+            ends: dict[UUID, UUID] = dict(await found.fetchall())
         print(
             f"{responses} responses, {size}, made in {time.monotonic() - began:.0f} s", flush=True
         )

@@ -254,13 +254,15 @@ class OpenLogs:
         async with self._progress:
             self._progress.notify_all()
 
-    async def wait_for_room(self, log: EventLog) -> None:
-        """Waits until the log may take more bytes (I12).
+    def has_room(self, log: EventLog) -> bool:
+        """Whether the log may take more bytes (I12)."""
+        limit = self._tail_bytes if self._held_bytes <= _MAX_HELD_BYTES else _SMALL
+        return log.size <= limit or log.closed
 
-        This slows the upstream down while Postgres is slow.
-        """
-        if self._is_over_limit(log):
-            await self._wait_until(lambda: not self._is_over_limit(log))
+    async def wait_for_room(self, log: EventLog) -> None:
+        """Waits until it may. This slows the upstream down while Postgres is slow."""
+        if not self.has_room(log):
+            await self._wait_until(lambda: self.has_room(log))
 
     async def wait_until_journaled(self, log: EventLog) -> None:
         """Waits until every frame of the log is in a confirmed batch or flush."""
@@ -273,10 +275,6 @@ class OpenLogs:
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         async with self._progress:
             await self._progress.wait_for(condition)
-
-    def _is_over_limit(self, log: EventLog) -> bool:
-        limit = self._tail_bytes if self._held_bytes <= _MAX_HELD_BYTES else _SMALL
-        return log.size > limit and not log.closed
 
     def _is_journaled(self, log: EventLog) -> bool:
         is_confirmed = not log.tail or log.tail[-1].batch <= self.confirmed_batch

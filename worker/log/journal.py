@@ -109,8 +109,12 @@ class Journal:
                 self._logs.mark_dirty(log)
                 raise
 
+    def has_room(self, log: EventLog) -> bool:
+        """Whether the log has room for more bytes (I12)."""
+        return self._logs.has_room(log)
+
     async def wait_for_room(self, log: EventLog) -> None:
-        """Waits until the log has room for more bytes (I12)."""
+        """Waits until it has."""
         await self._logs.wait_for_room(log)
 
     async def wait_until_journaled(self, log: EventLog) -> None:

@@ -89,6 +89,11 @@ class AttemptWriter:
         responses of the process go on between one and the next."""
         return self._journal.large_output(self.log, self._attempt.size)
 
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether `record_answer` or `wait_for_room` has something to wait for."""
+        return self._is_retrying or not self._journal.has_room(self.log)
+
     async def wait_for_room(self) -> None:
         """Waits until the log has room for more bytes (I12)."""
         await self._journal.wait_for_room(self.log)

@@ -1,0 +1,105 @@
+"""Reads the body of an upstream's response without waking a task for each read.
+
+aiohttp reads by a future, and the task behind it returns through a dozen coroutines: of a thousand
+streams, that takes as long as all the work on their events. Here a protocol stands between the
+transport and the one of aiohttp, which stays the HTTP parser: what aiohttp puts into its buffer is
+taken from there at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import cast
+
+import aiohttp
+
+_READ_BYTES = 16 * 1024
+"""Bytes of one read at most. What one read brings is parsed without a pause."""
+
+Pause = Callable[[], Awaitable[None]]
+"""To be called and awaited before anything more is read."""
+Use = Callable[[bytes], Pause | None]
+"""Uses the bytes of one read; none are the end of the body."""
+
+
+class BodyReader(asyncio.Protocol):
+    """Reads one body. What arrives during a pause waits in aiohttp's buffer; when that is full,
+    nothing more is read from the connection."""
+
+    def __init__(self, response: aiohttp.ClientResponse, use: Use) -> None:
+        """`use` is called in the context in which this is made."""
+        self._content = response.content
+        self._use = use
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._wake: asyncio.Future[Pause | None] | None = None
+        """What the task waits for. None, or done: nothing is read."""
+        self._is_over = False
+        self._transport: asyncio.Transport | None = None
+        """None: the connection is aiohttp's alone."""
+        if not self._content.is_eof() and response.connection is not None:
+            self._transport = response.connection.transport
+        if self._transport is not None:
+            self._protocol = cast("asyncio.Protocol", self._transport.get_protocol())
+            self._transport.set_protocol(self)
+
+    def end(self) -> None:
+        """Nothing more is read."""
+        self._is_over = True
+
+    async def run(self) -> None:
+        """Reads until the end. Raises what `use` and its pauses raise, and aiohttp's errors."""
+        try:
+            while not self._is_over:
+                self._wake = self._loop.create_future()
+                self._read()
+                pause = await self._wake
+                if pause is not None:
+                    await pause()
+        finally:
+            self._detach()
+            del self._use  # it refers to who has this
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+        self._context.run(self._read)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+        self._context.run(self._read)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def _read(self) -> None:
+        """Uses what is in the buffer, until there is a pause."""
+        wake, content = self._wake, self._content
+        if content.is_eof():
+            self._detach()
+        if wake is None:
+            return
+        try:
+            while not wake.done():
+                data = content.read_nowait(_READ_BYTES)
+                if not data and not content.is_eof():
+                    return
+                pause = self._use(data)
+                self._is_over |= not data
+                if self._is_over or pause is not None:
+                    wake.set_result(pause)
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            if not wake.done():
+                wake.set_exception(error)
+
+    def _detach(self) -> None:
+        """Gives the connection back to aiohttp: at the end of the body another request may get it
+        at once."""
+        if self._transport is not None:
+            self._transport.set_protocol(self._protocol)
+            self._transport = None

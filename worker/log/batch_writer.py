@@ -129,10 +129,12 @@ class BatchWriter:
 
     async def write(self, logs: list[EventLog]) -> None:
         """Writes the fresh frames of these logs as one batch, then publishes them."""
-        small = [log for log in logs if not log.has_large_frame]
+        small = []
         for log in logs:
             if log.has_large_frame:
                 self._large_frames.store(log)
+            else:
+                small.append(log)
         if small:
             await self._write_batch(small)
 

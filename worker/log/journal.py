@@ -61,10 +61,8 @@ class Journal:
     def write(self, log: EventLog, events: Iterable[Event], *, may_wait: bool = False) -> None:
         """Numbers and encodes the events. The next batch stores them: at once, or if they
         `may_wait`, within `journal_gap`."""
-        written = log.write(events)
-        if not written:
+        if not self._logs.write(log, events):
             return
-        self._logs.add_bytes(written)
         self._logs.mark_dirty(log, may_wait=may_wait)
         if not log.has_first_event:
             _observe_first_event(log)
@@ -82,7 +80,7 @@ class Journal:
         async with log.lock:
             log.is_journal_paused = True
             try:
-                self._logs.add_bytes(log.write(events))
+                self._logs.write(log, events)
                 tail = log.unflushed()
                 await store(tail)
                 block = log.take_stored(tail.last)

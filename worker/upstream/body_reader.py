@@ -87,12 +87,13 @@ class BodyReader(asyncio.Protocol):
         try:
             while not wake.done():
                 data = content.read_nowait(_READ_BYTES)
-                if not data and not content.is_eof():
+                if data or content.is_eof():
+                    pause = self._use(data)
+                    self._is_over |= not data
+                    if self._is_over or pause is not None:
+                        wake.set_result(pause)
+                if len(data) < _READ_BYTES and not content.is_eof():
                     return
-                pause = self._use(data)
-                self._is_over |= not data
-                if self._is_over or pause is not None:
-                    wake.set_result(pause)
         except Exception as error:  # noqa: BLE001 - the task raises it
             if not wake.done():
                 wake.set_exception(error)

@@ -99,6 +99,8 @@ class BatchWriter:
     ) -> None:
         """`publish` is called for each block after Postgres has confirmed its batch."""
         self.connection: Connection | None = None
+        self.before_batch: Callable[[], None] = lambda: None
+        """Called before the logs of a batch are taken."""
         self._settings = settings
         self._lease = lease
         self._logs = logs
@@ -113,6 +115,7 @@ class BatchWriter:
         while many logs are written. Never returns."""
         while True:
             await self._logs.batch_requested.wait()
+            self.before_batch()
             self._logs.batch_requested.clear()
             started_at = time.monotonic()
             logs = self._logs.take_dirty()

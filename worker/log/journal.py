@@ -22,6 +22,7 @@ from worker.log.batch_writer import BatchWriter, LargeFrames
 from worker.log.event_log import Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
 from worker.log.publisher import EventPublisher
+from worker.upstream.body_reader import Arrivals
 
 ResultT = TypeVar("ResultT")
 
@@ -49,6 +50,11 @@ class Journal:
             settings, lease, self._logs, self.flush_writer, self.large_frames, self._publish
         )
         self._large_outputs = FairQueue(_LARGE_OUTPUTS)
+
+    def read_before_batches(self, arrivals: Arrivals) -> None:
+        """Lets each batch begin with what has arrived from upstreams."""
+        self.batch_writer.before_batch = arrivals.read
+        arrivals.wait_for_batches(self._logs.batch_requested.set)
 
     def open(self, log: EventLog) -> None:
         """Journals, publishes and flushes this log from now on."""

@@ -2,8 +2,9 @@
 
 aiohttp reads by a future, and the task behind it returns through a dozen coroutines: of a thousand
 streams, that takes as long as all the work on their events. Here a protocol stands between the
-transport and the one of aiohttp, which stays the HTTP parser: what aiohttp puts into its buffer is
-taken from there at once.
+transport and the one of aiohttp, which stays the HTTP parser. What aiohttp has put into its buffers
+is taken from there for all streams together, when the next batch of the journal begins: it would
+wait for that in any case.
 """
 
 import asyncio
@@ -22,14 +23,50 @@ Use = Callable[[bytes], Pause | None]
 """Uses the bytes of one read; none are the end of the body."""
 
 
+_LATEST = 0.05
+"""Seconds after which what has arrived is read although no batch begins: Postgres is slow."""
+
+
+class Arrivals:
+    """The bodies of which something has arrived that is not read yet."""
+
+    def __init__(self) -> None:
+        self._readers: dict[BodyReader, None] = {}
+        self._latest = 0.0
+        self._request_batch: Callable[[], None] = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait_for_batches(self, request: Callable[[], None]) -> None:
+        """From now on each batch of the journal calls `read` when it begins. `request`: requests
+        one. Without batches they are read as soon as they arrive."""
+        self._request_batch, self._latest = request, _LATEST
+
+    def add(self, reader: "BodyReader") -> None:
+        """Something has arrived for this one."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._latest, self.read)
+            self._request_batch()
+        self._readers[reader] = None
+
+    def read(self) -> None:
+        """Reads all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        readers, self._readers = self._readers, {}
+        for reader in readers:
+            reader.read()
+
+
 class BodyReader(asyncio.Protocol):
     """Reads one body. What arrives during a pause waits in aiohttp's buffer; when that is full,
     nothing more is read from the connection."""
 
-    def __init__(self, response: aiohttp.ClientResponse, use: Use) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, use: Use, arrivals: Arrivals) -> None:
         """`use` is called in the context in which this is made."""
         self._content = response.content
         self._use = use
+        self._arrivals = arrivals
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._wake: asyncio.Future[Pause | None] | None = None
@@ -62,20 +99,27 @@ class BodyReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._protocol.data_received(data)
-        self._context.run(self._read)
+        if self._content.is_eof():
+            self.read()
+        else:
+            self._arrivals.add(self)
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._protocol.connection_lost(exc)
-        self._context.run(self._read)
+        self.read()
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
+
+    def read(self) -> None:
+        """Uses what has arrived."""
+        self._context.run(self._read)
 
     def _read(self) -> None:
         """Uses what is in the buffer, until there is a pause."""

@@ -20,7 +20,7 @@ from models.upstream_errors.frames import page_title
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.request_parameters import Dialect
 from worker.translation.upstream_events import ChatChunk, UpstreamEvent
-from worker.upstream.body_reader import BodyReader, Pause
+from worker.upstream.body_reader import Arrivals, BodyReader, Pause
 from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.error_rules import failure_of_page, redacted
 from worker.upstream.failures import (
@@ -128,7 +128,7 @@ class UpstreamCall:
                 if not is_uncompressed(response.headers):
                     raise compressed()
                 self._is_labelled_page = response.content_type == "text/html"
-                self._body_reader = BodyReader(response, self._use)
+                self._body_reader = BodyReader(response, self._use, self._sender.arrivals)
                 await self._body_reader.run()
             finally:
                 if self.done_seen:
@@ -274,14 +274,15 @@ class Upstream:
         settings: UpstreamSettings,
         limits: LimitSettings,
         streams: int,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        """`streams`: the maximum number of turns at a time."""
+        """`streams`: the maximum number of turns at a time. `arrivals`: of all upstreams."""
         self.settings = settings
         self.dialect = dialect_of(settings)
         self._secrets = secrets_of(settings)
         self._limits = limits
         retries = UPSTREAM_RETRIES.labels(settings.name)
-        self._sender = RequestSender(settings, streams + 16, retries)
+        self._sender = RequestSender(settings, streams + 16, retries, arrivals or Arrivals())
         self.plain = PlainCaller(self._sender, limits, self._secrets)
 
     def call(

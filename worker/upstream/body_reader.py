@@ -2,9 +2,9 @@
 
 aiohttp reads by a future, and the task behind it returns through a dozen coroutines: of a thousand
 streams, that takes as long as all the work on their events. Here a protocol stands between the
-transport and the one of aiohttp, which stays the HTTP parser. What aiohttp has put into its buffers
-is taken from there for all streams together, when the next batch of the journal begins: it would
-wait for that in any case.
+transport and the one of aiohttp, which stays the HTTP parser. What has arrived is given to aiohttp,
+and taken from its buffers, for all streams together, when the next batch of the journal begins: the
+events would wait for that in any case.
 """
 
 import asyncio
@@ -16,6 +16,11 @@ import aiohttp
 
 _READ_BYTES = 16 * 1024
 """Bytes of one read at most. What one read brings is parsed without a pause."""
+_EVENT_ENDS = (b"}\n\n", b"}\n\n\r\n")
+"""The last bytes of an event, and of one in a chunk. What ends otherwise is read at once: it may be
+the end of the stream."""
+_MOST_WAITING = 16
+"""Reads of one connection that wait for the next batch, at most."""
 
 Pause = Callable[[], Awaitable[None]]
 """To be called and awaited before anything more is read."""
@@ -67,6 +72,8 @@ class BodyReader(asyncio.Protocol):
         self._content = response.content
         self._use = use
         self._arrivals = arrivals
+        self._received: list[bytes] = []
+        """What aiohttp has not got yet."""
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._wake: asyncio.Future[Pause | None] | None = None
@@ -98,16 +105,18 @@ class BodyReader(asyncio.Protocol):
             del self._use  # it refers to who has this
 
     def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-        if self._content.is_eof():
-            self.read()
-        else:
+        self._received.append(data)
+        is_small = len(data) < _READ_BYTES and len(self._received) < _MOST_WAITING
+        if is_small and data.endswith(_EVENT_ENDS):
             self._arrivals.add(self)
+        else:
+            self.read()
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.read()
         self._protocol.connection_lost(exc)
         self.read()
 
@@ -122,7 +131,14 @@ class BodyReader(asyncio.Protocol):
         self._context.run(self._read)
 
     def _read(self) -> None:
-        """Uses what is in the buffer, until there is a pause."""
+        # One after the other: what comes before an error is used.
+        while self._received:
+            self._protocol.data_received(self._received.pop(0))
+            self._read_buffer()
+        self._read_buffer()
+
+    def _read_buffer(self) -> None:
+        """Uses what aiohttp has parsed, until there is a pause."""
         wake, content = self._wake, self._content
         if content.is_eof():
             self._detach()
@@ -148,3 +164,5 @@ class BodyReader(asyncio.Protocol):
         if self._transport is not None:
             self._transport.set_protocol(self._protocol)
             self._transport = None
+        while self._received:
+            self._protocol.data_received(self._received.pop(0))

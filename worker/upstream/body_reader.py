@@ -118,6 +118,9 @@ class BodyReader(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.read()
         self._protocol.connection_lost(exc)
+        if not self._content.is_eof() and self._content.exception() is None:
+            # aiohttp closes the connection when a chunk is malformed, and leaves the body open.
+            self._content.set_exception(aiohttp.ClientPayloadError("malformed body"))
         self.read()
 
     def pause_writing(self) -> None:

@@ -134,11 +134,11 @@ class BodyReader(asyncio.Protocol):
         self._context.run(self._read)
 
     def _read(self) -> None:
-        # One after the other: what comes before an error is used.
-        while self._received:
+        if not self._received:
+            self._read_buffer()
+        while self._received:  # one after the other: what comes before an error is used
             self._protocol.data_received(self._received.pop(0))
             self._read_buffer()
-        self._read_buffer()
 
     def _read_buffer(self) -> None:
         """Uses what aiohttp has parsed, until there is a pause."""

@@ -8,7 +8,7 @@ a plan, and HTTP.
 import asyncio
 import dataclasses
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from worker.celery.wakeups import WakeUps
 from worker.process.engine import Engine
 from worker.process.limits import slots_for
 from worker.upstream.chat_chunks import parse_chunk
-from worker.upstream.client import StreamEvent, Upstream, UpstreamCall
+from worker.upstream.client import StreamEvent, Take, Upstream, UpstreamCall
 from worker.upstream.request_body import RequestFiles
 from worker.upstream.request_sender import NO_FILES
 from worker.upstream.upstreams import Candidate, ConcurrencyLimiter, Upstreams
@@ -47,18 +47,23 @@ class _PlannedCall:
         assert plan is not None
         self._deltas, self._interval, self._delay = int(plan[1]), float(plan[2]), float(plan[3])
 
-    async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
-        """The deltas at their times, then the end."""
+    async def read(self, take: Take) -> None:
+        """Gives the deltas at their times to `take`, then the end."""
         due = asyncio.get_running_loop().time() + self._delay
         if not self._interval:
             await asyncio.sleep(self._delay)
-            yield [_DELTA] * self._deltas
+            await _take([_DELTA] * self._deltas, take)
         else:
             for _ in range(self._deltas):
                 await asyncio.sleep(due - asyncio.get_running_loop().time())
-                yield [_DELTA]
+                await _take([_DELTA], take)
                 due += self._interval
-        yield [_LAST]
+        await _take([_LAST], take)
+
+
+async def _take(events: list[StreamEvent], take: Take) -> None:
+    if (pause := take(events)) is not None:
+        await pause()
 
 
 class _PlannedUpstream(Upstream):

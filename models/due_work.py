@@ -32,6 +32,8 @@ _TAKEN_BY_OTHERS = 0.2
 """Seconds until the next look if other processes have taken what was due."""
 _POLL = 1.0
 """Seconds between two looks of a `DuePoll` whose process is the only one of its kind."""
+_IDLE_POLL, _IDLE_AFTER = 2.0, 60.0
+"""The same, once nothing was found for so many seconds."""
 _LONGEST_POLL = 60.0
 """Seconds between two of one among many."""
 
@@ -47,6 +49,7 @@ class DuePoll:
         self._wakes: list[Callable[[], None]] = []
         self._query = due_query(())
         self._pause = _POLL
+        self._found_at = time.monotonic()
 
     def add(self, is_due: Query[bool], wake: Callable[[], None]) -> None:
         """From now on `wake` is called when `is_due`, a statement without parameters that selects
@@ -64,7 +67,11 @@ class DuePoll:
         if not wakes:
             return
         [found] = await fetch(self._pool, self._query, {"kind": self._kind})
-        self._pause = min(_LONGEST_POLL, _POLL * max(1, found.processes))
+        now = time.monotonic()
+        if any(found.due):
+            self._found_at = now
+        poll = _IDLE_POLL if now - self._found_at > _IDLE_AFTER else _POLL
+        self._pause = min(_LONGEST_POLL, poll * max(1, found.processes))
         for wake, is_due in zip(wakes, found.due, strict=True):
             if is_due:
                 wake()

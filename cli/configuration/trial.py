@@ -4,7 +4,7 @@ Each request has a limit of tokens and a limit of time, so that a model that doe
 """
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -23,10 +23,14 @@ from worker.translation.responses.translator import NativeTranslator
 from worker.translation.returned_content import ReturnedCalls
 from worker.translation.tool_catalog import build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions
-from worker.upstream.client import Upstream, dialect_of
+from worker.upstream.client import StreamEvent, Upstream, dialect_of
 
 TRIAL_ERRORS = (UpstreamFailed, LimitReached)
 """What a trial raises for what the upstream does."""
+
+
+class _Accepted(Exception):
+    """The request was accepted: its answer is not read to the end."""
 
 
 @dataclass(slots=True)
@@ -129,11 +133,16 @@ class Trial:
         self, body: dict[str, Any], translator: Turn[Any], result: TurnResult, *, to_end: bool
     ) -> None:
         turn = self._upstream.call(body)
-        async with aclosing(turn.chunks()) as reads:
-            async for chunks in reads:
-                result.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
-                if result.chunk_count and not to_end:
-                    return
+
+        def take(chunks: Sequence[StreamEvent]) -> None:
+            result.chunk_count += sum(bool(translator.feed(chunk)) for chunk in chunks)
+            if result.chunk_count and not to_end:
+                raise _Accepted
+
+        try:
+            await turn.read(take)
+        except _Accepted:
+            return
         translator.finish(done_seen=turn.done_seen)
         outcome = translator.outcome
         if outcome is not None and outcome.failure is not None:

@@ -134,6 +134,8 @@ class Lease:
         self.access_revision = AccessRevision()
         self.lookout = Lookout(leaves_seats=kind == "web")
         """Web processes are slower to declare others dead."""
+        self.has_open = True
+        """Whether a response was open at the last heartbeat: if not, a worker looks for none."""
         self._settings = settings
         self._lease = settings.lease
         self._on_renewed = on_renewed
@@ -299,6 +301,7 @@ class Lease:
         self.creates.renewed(renewed[0].now)
         self.access_revision.set(renewed[0].access_revision)
         self.lookout.see(renewed[0], sent)
+        self.has_open = renewed[0].has_open
         if renewed[0].draining and not self._draining:
             self._draining = True
             logger.info("drain_requested", worker=str(self.id))
@@ -307,7 +310,9 @@ class Lease:
         if self._on_renewed is not None and self._is_comparison_due(sent):
             self._compare_now = False
             self._compared_at = sent
-            self._on_renewed(sent, fetch_sync(connection, leases.OWNED_RESPONSES, {"me": self.id}))
+            values = {"me": self.id}
+            owned = fetch_sync(connection, leases.OWNED_RESPONSES, values) if self.has_open else []
+            self._on_renewed(sent, owned)
 
     def _is_comparison_due(self, now: float) -> bool:
         return self._compare_now or now - self._compared_at >= self._lease.sweep.total_seconds()

@@ -223,7 +223,7 @@ FAULTS = (
     "worker.run.runner:Run._end:1",
     "worker.run.attempt:Attempt.close_open_items:1",
     "worker.run.attempt:Attempt.final_output:1",
-    "worker.run.attempt_writer:AttemptWriter.wait_for_room:20",
+    "worker.log.journal:Journal.has_room:20",
     "worker.run.attempt_writer:AttemptWriter.end:1",
     "worker.log.journal:Journal.store_last:1",
     "worker.log.event_log:EventLog.unflushed:1",

@@ -2,7 +2,7 @@
 is kept in lists."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -38,7 +38,7 @@ from worker.run.sealing import CallOrigins
 from worker.tools.provider import ToolContext, ToolProviderFactory
 from worker.tools.toolbox import Toolbox
 from worker.translation.upstream_events import ChatChunk
-from worker.upstream.client import dialect_of
+from worker.upstream.client import Take, dialect_of
 from worker.upstream.upstreams import Candidate, ConcurrencyLimiter
 
 PROJECT = UUID(int=2)
@@ -152,6 +152,9 @@ class MemoryJournal:
         async with log.lock:
             return await store()
 
+    def has_room(self, log: EventLog) -> bool:
+        return True
+
     async def wait_for_room(self, log: EventLog) -> None:
         """There is room."""
 
@@ -181,13 +184,14 @@ class _Call:
         self._answer = answer
         self._on_read = on_read
 
-    async def chunks(self) -> AsyncGenerator[list[ChatChunk]]:
+    async def read(self, take: Take) -> None:
         if isinstance(self._answer, Exception):
             raise self._answer
         for chunk in self._answer:
             await asyncio.sleep(0)  # so that a run can be stopped here
             self._on_read()
-            yield [chunk]
+            if (pause := take([chunk])) is not None:
+                await pause()
 
     def redact(self, failure: Exception) -> None:
         """It has no secrets."""

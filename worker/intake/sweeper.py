@@ -78,7 +78,9 @@ class Sweeper:
                     await self._has_orphans.wait()
 
     async def _sweep(self, *, claims_all: bool) -> None:
-        [is_due] = await fetch(self._pool, sweep.IS_DUE, {})
+        is_due = claims_all or self._lease.has_open
+        if is_due:
+            [is_due] = await fetch(self._pool, sweep.IS_DUE, {})
         if not is_due:
             self._intake.line.interrupted([])
             return

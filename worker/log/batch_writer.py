@@ -99,6 +99,8 @@ class BatchWriter:
     ) -> None:
         """`publish` is called for each block after Postgres has confirmed its batch."""
         self.connection: Connection | None = None
+        self.before_batch: Callable[[], None] = lambda: None
+        """Called before the logs of a batch are taken."""
         self._settings = settings
         self._lease = lease
         self._logs = logs
@@ -113,6 +115,7 @@ class BatchWriter:
         while many logs are written. Never returns."""
         while True:
             await self._logs.batch_requested.wait()
+            self.before_batch()
             self._logs.batch_requested.clear()
             started_at = time.monotonic()
             logs = self._logs.take_dirty()
@@ -129,10 +132,12 @@ class BatchWriter:
 
     async def write(self, logs: list[EventLog]) -> None:
         """Writes the fresh frames of these logs as one batch, then publishes them."""
-        small = [log for log in logs if not log.has_large_frame]
+        small = []
         for log in logs:
             if log.has_large_frame:
                 self._large_frames.store(log)
+            else:
+                small.append(log)
         if small:
             await self._write_batch(small)
 

@@ -71,14 +71,13 @@ class EventLog:
         """Numbers and encodes the events; returns their bytes. The caller requests a batch."""
         if self.closed:
             return 0
-        first, written = self.next_number, 0
+        written = 0
         for event in events:
             encoded = frame(event, self.next_number)
             self.fresh.append(encoded)
             self.next_number += 1
             written += len(encoded)
         self.size += written
-        metrics.EVENTS.inc(self.next_number - first)
         return written
 
     @property
@@ -94,7 +93,7 @@ class EventLog:
     def cut_block(self, batch: int, max_bytes: int) -> Block:
         """Moves fresh frames into the tail as one block: as many as fit, and at least one."""
         first = self.next_number - len(self.fresh)
-        count = _count_within(max_bytes, map(len, self.fresh))
+        count = _count_within(max_bytes, list(map(len, self.fresh)))
         block = Block(first, first + count - 1, b"".join(self.fresh[:count]), batch)
         del self.fresh[:count]
         self.tail.append(block)
@@ -102,7 +101,7 @@ class EventLog:
 
     def tail_to_flush(self, max_bytes: int) -> Tail:
         """The blocks of the tail for one flush: as many as fit, and at least one."""
-        count = _count_within(max_bytes, (len(block.frames) for block in self.tail))
+        count = _count_within(max_bytes, [len(block.frames) for block in self.tail])
         blocks = list(itertools.islice(self.tail, count))
         return Tail(blocks[0].first, blocks[-1].last, b"".join(block.frames for block in blocks))
 
@@ -160,8 +159,10 @@ class EventLog:
         self.size = 0
 
 
-def _count_within(max_bytes: int, sizes: Iterable[int]) -> int:
+def _count_within(max_bytes: int, sizes: list[int]) -> int:
     """How many of the first sizes have a sum of at most `max_bytes`; at least one."""
+    if sum(sizes) <= max_bytes:
+        return len(sizes)
     return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))
 
 
@@ -193,6 +194,8 @@ class OpenLogs:
         self._progress = asyncio.Condition()
         self._held_bytes = 0
         """Bytes in all logs together: counted at the last progress, plus what was written since."""
+        self._new_events = 0
+        """Events that were written since the last progress."""
 
     def add(self, log: EventLog) -> None:
         """Opens the log: its frames are journaled and flushed from now on."""
@@ -205,15 +208,20 @@ class OpenLogs:
         self._held_bytes -= log.size
         log.close()
 
-    def add_bytes(self, written: int) -> None:
-        """Counts bytes that were written to a log."""
+    def write(self, log: EventLog, events: Iterable[Event]) -> int:
+        """As `EventLog.write`."""
+        first = log.next_number
+        written = log.write(events)
         self._held_bytes += written
+        self._new_events += log.next_number - first
+        return written
 
     def mark_dirty(self, log: EventLog, *, may_wait: bool = False) -> None:
         """Requests a batch for the log's fresh frames, and a flush if the log is large. If they
         `may_wait`, others have the time of `journal_gap` to come into the same batch."""
         self._dirty[log] = None
-        self.request_flush([log])
+        if log.size >= self._flush_bytes:
+            self.flush_requested.set()
         if not may_wait:
             self.batch_requested.set()
         elif self._timer is None:
@@ -250,17 +258,21 @@ class OpenLogs:
 
     async def notify_waiters(self) -> None:
         """Wakes the waits below, after a statement was confirmed."""
-        self._held_bytes = sum(log.size for log in self.all)
+        self._held_bytes = sum([log.size for log in self.all])
+        metrics.EVENTS.inc(self._new_events)
+        self._new_events = 0
         async with self._progress:
             self._progress.notify_all()
 
-    async def wait_for_room(self, log: EventLog) -> None:
-        """Waits until the log may take more bytes (I12).
+    def has_room(self, log: EventLog) -> bool:
+        """Whether the log may take more bytes (I12)."""
+        limit = self._tail_bytes if self._held_bytes <= _MAX_HELD_BYTES else _SMALL
+        return log.size <= limit or log.closed
 
-        This slows the upstream down while Postgres is slow.
-        """
-        if self._is_over_limit(log):
-            await self._wait_until(lambda: not self._is_over_limit(log))
+    async def wait_for_room(self, log: EventLog) -> None:
+        """Waits until it may. This slows the upstream down while Postgres is slow."""
+        if not self.has_room(log):
+            await self._wait_until(lambda: self.has_room(log))
 
     async def wait_until_journaled(self, log: EventLog) -> None:
         """Waits until every frame of the log is in a confirmed batch or flush."""
@@ -273,10 +285,6 @@ class OpenLogs:
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         async with self._progress:
             await self._progress.wait_for(condition)
-
-    def _is_over_limit(self, log: EventLog) -> bool:
-        limit = self._tail_bytes if self._held_bytes <= _MAX_HELD_BYTES else _SMALL
-        return log.size > limit and not log.closed
 
     def _is_journaled(self, log: EventLog) -> bool:
         is_confirmed = not log.tail or log.tail[-1].batch <= self.confirmed_batch

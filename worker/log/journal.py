@@ -22,6 +22,7 @@ from worker.log.batch_writer import BatchWriter, LargeFrames
 from worker.log.event_log import Block, EventLog, OpenLogs
 from worker.log.flush_writer import FlushWriter
 from worker.log.publisher import EventPublisher
+from worker.upstream.body_reader import Arrivals
 
 ResultT = TypeVar("ResultT")
 
@@ -50,6 +51,11 @@ class Journal:
         )
         self._large_outputs = FairQueue(_LARGE_OUTPUTS)
 
+    def read_before_batches(self, arrivals: Arrivals) -> None:
+        """Lets each batch begin with what has arrived from upstreams."""
+        self.batch_writer.before_batch = arrivals.read
+        arrivals.wait_for_batches(self._logs.batch_requested.set)
+
     def open(self, log: EventLog) -> None:
         """Journals, publishes and flushes this log from now on."""
         self._logs.add(log)
@@ -61,10 +67,8 @@ class Journal:
     def write(self, log: EventLog, events: Iterable[Event], *, may_wait: bool = False) -> None:
         """Numbers and encodes the events. The next batch stores them: at once, or if they
         `may_wait`, within `journal_gap`."""
-        written = log.write(events)
-        if not written:
+        if not self._logs.write(log, events):
             return
-        self._logs.add_bytes(written)
         self._logs.mark_dirty(log, may_wait=may_wait)
         if not log.has_first_event:
             _observe_first_event(log)
@@ -82,7 +86,7 @@ class Journal:
         async with log.lock:
             log.is_journal_paused = True
             try:
-                self._logs.add_bytes(log.write(events))
+                self._logs.write(log, events)
                 tail = log.unflushed()
                 await store(tail)
                 block = log.take_stored(tail.last)
@@ -109,8 +113,12 @@ class Journal:
                 self._logs.mark_dirty(log)
                 raise
 
+    def has_room(self, log: EventLog) -> bool:
+        """Whether the log has room for more bytes (I12)."""
+        return self._logs.has_room(log)
+
     async def wait_for_room(self, log: EventLog) -> None:
-        """Waits until the log has room for more bytes (I12)."""
+        """Waits until it has."""
         await self._logs.wait_for_room(log)
 
     async def wait_until_journaled(self, log: EventLog) -> None:

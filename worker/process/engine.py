@@ -156,6 +156,7 @@ class Engine:
         pool = connections.pool
         publisher = EventPublisher(connections.event_servers)
         journal = Journal(settings, self._lease, pool, publisher)
+        journal.read_before_batches(connections.upstreams.arrivals)
         self._ownership = Ownership(pool, self._lease, settings)
         suspects = SuspectGroup(settings, self._ownership, capacity.runs)
         self.intake = Intake(

@@ -55,6 +55,7 @@ class AttemptWriter:
         self.log = EventLog.of(attempt.claim)
         self._attempt = attempt
         self._claim = attempt.claim
+        self._include = attempt.include
         self._journal = journal
         self._ownership = ownership
         self._on_ended = on_ended
@@ -81,13 +82,18 @@ class AttemptWriter:
     def write(self, events: list[Event], *, may_wait: bool = False) -> None:
         """Appends events to the log, without the fields that `include` does not ask for. They
         `may_wait` for others that come within milliseconds."""
-        visible = filter_events(events, self._attempt.include)
+        visible = filter_events(events, self._include)
         self._journal.write(self.log, visible, may_wait=may_wait)
 
     def large_output(self) -> AbstractAsyncContextManager[None]:
         """A turn to write the last events of the turn or of the response, if they are large. Other
         responses of the process go on between one and the next."""
         return self._journal.large_output(self.log, self._attempt.size)
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether `record_answer` or `wait_for_room` has something to wait for."""
+        return self._is_retrying or not self._journal.has_room(self.log)
 
     async def wait_for_room(self) -> None:
         """Waits until the log has room for more bytes (I12)."""
@@ -172,7 +178,7 @@ class AttemptWriter:
         """What may be sent once a call has its result. A generator: it runs under the log's lock,
         since calls that end at the same time send each other's held events."""
         sent = self._attempt.output.finish_call(entry, events, item, tool_output)
-        yield from filter_events(sent, self._attempt.include)
+        yield from filter_events(sent, self._include)
 
     async def close_turn(self) -> None:
         """Closes what is open, as `incomplete`, before a release after which the turn is repeated.

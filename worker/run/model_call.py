@@ -6,7 +6,6 @@ call stays with its upstream, so that one turn never holds the output of two mod
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,6 +35,7 @@ from worker.translation.responses.translator import NativeTranslator
 from worker.translation.returned_content import CallOrigin, ReturnedCalls
 from worker.translation.tool_catalog import ToolCatalog, build_tool_catalog
 from worker.translation.turn import Turn, TurnOptions, TurnOutcome
+from worker.upstream.body_reader import Pause
 from worker.upstream.circuits import Permit
 from worker.upstream.client import StreamEvent, UpstreamCall
 from worker.upstream.error_rules import OVERFLOW
@@ -299,27 +299,36 @@ class ModelCaller:
         visible: bool,
     ) -> TurnOutcome:
         """Reads the upstream's stream to its end. Raises its failure if no event was written."""
-        async with aclosing(upstream_call.chunks()) as reads:
-            async for chunks in reads:
-                self._feed(turn, chunks, visible=visible)
-                summaries.begin()
-                if self._has_emitted:
-                    permit.record_success()
-                    observation.record_output()
-                    await self._context.writer.record_answer()
-                await self._context.writer.wait_for_room()
-                if len(chunks) > _FAST_READ:
-                    await self._resources.fast_reads.wait(self._project)
+        writer = self._context.writer
+
+        def take(chunks: Sequence[StreamEvent]) -> Pause | None:
+            self._feed(turn, chunks, visible=visible)
+            summaries.begin()
+            if self._has_emitted:
+                permit.record_success()
+                observation.record_output()
+            is_fast = len(chunks) > _FAST_READ
+            return partial(self._wait, is_fast=is_fast) if is_fast or writer.has_to_wait else None
+
+        await upstream_call.read(take)
         await summaries.finish(done_seen=upstream_call.done_seen)
-        async with self._context.writer.large_output():
+        async with writer.large_output():
             self._emit(turn.finish(done_seen=upstream_call.done_seen), visible=visible)
-            await self._context.writer.wait_for_room()
+            await writer.wait_for_room()
         assert turn.outcome is not None
         if turn.outcome.failure is not None:
             upstream_call.redact(turn.outcome.failure)
             if not self._has_emitted:
                 raise turn.outcome.failure
         return turn.outcome
+
+    async def _wait(self, *, is_fast: bool) -> None:
+        """A pause before the next read."""
+        if self._has_emitted:
+            await self._context.writer.record_answer()
+        await self._context.writer.wait_for_room()
+        if is_fast:
+            await self._resources.fast_reads.wait(self._project)
 
     def _feed(self, turn: Turn[Any], chunks: Sequence[StreamEvent], *, visible: bool) -> None:
         """Writes the events of one read at once, also those before a chunk that the turn

@@ -1,7 +1,6 @@
 """What a run lets judge its input and output (features/moderation/), if the request wants that."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +8,7 @@ from models.errors import RunError
 from models.wire.events import Item
 from worker.run.attempt import Attempt
 from worker.translation.turn import Turn
-from worker.upstream.client import StreamEvent, UpstreamCall
+from worker.upstream.client import StreamEvent, Take, UpstreamCall
 
 CONTENT_FILTER = "content_filter"
 """Why a response is incomplete whose input or output may not pass."""
@@ -76,12 +75,16 @@ class GatedCall:
         """As that of the call."""
         return self._call.done_seen
 
-    async def chunks(self) -> AsyncGenerator[Sequence[StreamEvent]]:
-        """What has passed. Raises OutputFlagged, NotJudged, and what the call raises."""
-        async with aclosing(self._call.chunks()) as reads:
-            async for chunks in reads:
-                yield await _judged(self._gate.release(chunks))
-        yield await _judged(self._gate.finish(done_seen=self.done_seen))
+    async def read(self, take: Take) -> None:
+        """Gives to `take` what has passed. Raises OutputFlagged, NotJudged, and what the call
+        raises."""
+
+        async def pass_on(judging: Awaitable[Sequence[StreamEvent]]) -> None:
+            if (pause := take(await _judged(judging))) is not None:
+                await pause()
+
+        await self._call.read(lambda chunks: lambda: pass_on(self._gate.release(chunks)))
+        await pass_on(self._gate.finish(done_seen=self.done_seen))
 
 
 async def _judged(passed: Awaitable[Sequence[StreamEvent]]) -> Sequence[StreamEvent]:

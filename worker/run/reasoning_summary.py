@@ -7,8 +7,7 @@ summaries.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +27,7 @@ from worker.translation.request_parameters import Dialect
 from worker.translation.tool_catalog import ToolCatalog
 from worker.translation.turn import Turn
 from worker.upstream.circuits import Permit
+from worker.upstream.client import StreamEvent
 from worker.upstream.upstreams import UPSTREAM_FULL, Candidate
 
 logger = structlog.get_logger()
@@ -181,13 +181,15 @@ class SummaryCaller:
                 propagates = self._resources.settings.traces.propagate
                 traceparent = observation.traceparent if propagates else None
                 call = self._candidate.upstream.call(body, traceparent)
-                async with aclosing(call.chunks()) as reads:
-                    async for chunks in reads:
-                        for chunk in chunks:
-                            turn.feed(chunk)  # type: ignore[arg-type] # a chat upstream's
-                        observation.record_output()
-                        if permit is not None:
-                            permit.record_success()
+
+                def take(chunks: Sequence[StreamEvent]) -> None:
+                    for chunk in chunks:
+                        turn.feed(chunk)  # type: ignore[arg-type] # a chat upstream's
+                    observation.record_output()
+                    if permit is not None:
+                        permit.record_success()
+
+                await call.read(take)
                 turn.finish(done_seen=call.done_seen)
 
 

@@ -3,12 +3,11 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
-
-import aiohttp
 
 from models.config.dialect import PATHS, Api
 from models.config.groups import LimitSettings
@@ -21,6 +20,7 @@ from models.upstream_errors.frames import page_title
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.request_parameters import Dialect
 from worker.translation.upstream_events import ChatChunk, UpstreamEvent
+from worker.upstream.body_reader import Arrivals, BodyReader, Pause
 from worker.upstream.chat_chunks import ChunkReader
 from worker.upstream.error_rules import failure_of_page, redacted
 from worker.upstream.failures import (
@@ -39,9 +39,8 @@ from worker.upstream.sse import SseSplitter
 
 StreamEvent = ChatChunk | UpstreamEvent
 """One event of an upstream, by the API that it speaks."""
-
-_READ_BYTES = 16 * 1024
-"""Bytes of one read at most. What one read brings is parsed without a pause."""
+Take = Callable[[Sequence[StreamEvent]], Pause | None]
+"""Takes the events of one read. Returns what to await before the next read, if anything."""
 
 _EVENT_LIMIT = 16 * 1024 * 1024
 """Bytes of one upstream event: a whole response may come as one."""
@@ -74,10 +73,16 @@ class UpstreamCall:
         self._files = files
         self._limits = limits
         self._secrets = secrets
+        self._loop = asyncio.get_running_loop()
+        self._idle_timeout = IdleTimeout()
+        self._turn_end = math.inf
+        """When the turn is over at the latest, in the event loop's time."""
         self._gap = limits.token_gap.total_seconds()
         """Seconds until the next event with output is due."""
         self._silence_end = math.inf
         """When that is, in the event loop's time."""
+        self._is_waiting = False
+        """The taker of the events lets the call wait."""
         # The last event of a native upstream repeats the whole output.
         self._reader = _reader(api)
         self._splitter = SseSplitter(
@@ -102,45 +107,20 @@ class UpstreamCall:
         upstream's words."""
         redacted(failure, self._secrets)
 
-    async def chunks(self) -> AsyncGenerator[list[StreamEvent]]:
-        """The events of each read, in order. Raises UpstreamFailed or LimitReached. Closing the
-        generator closes the connection.
+    async def read(self, take: Take) -> None:
+        """Sends the request, and gives the events of each read to `take`, in order. Raises
+        UpstreamFailed, LimitReached, and what `take` and its pauses raise. Cancelling closes the
+        connection.
 
         The first token and each gap between two have time limits. Comments and events without
-        output do not extend them, and the time that the caller takes does not count.
+        output do not extend them, and pauses do not count.
         """
-        loop = asyncio.get_running_loop()
-        turn_end = loop.time() + self._limits.turn.total_seconds()
-        self._silence_end = loop.time() + self._limits.first_token.total_seconds()
-        idle_timeout = IdleTimeout()
-        idle_timeout.set_deadline(min(turn_end, self._silence_end))
-        async with self._reads(idle_timeout, turn_end) as reads:
-            is_open = True
-            while is_open:
-                data = await anext(reads, b"")
-                events, failure = self._parse(data)
-                is_open = data != b"" and not self.done_seen
-                if events:
-                    idle_timeout.pause()
-                    paused_at = loop.time()
-                    yield events
-                    has_progress = self._note_progress(events)
-                    now = loop.time()
-                    if has_progress:
-                        self._silence_end = now + self._gap
-                    else:
-                        self._silence_end += now - paused_at
-                    idle_timeout.set_deadline(min(turn_end, self._silence_end))
-                if failure is not None:
-                    raise failure
-
-    @asynccontextmanager
-    async def _reads(
-        self, idle_timeout: IdleTimeout, turn_end: float
-    ) -> AsyncIterator[AsyncGenerator[bytes]]:
-        """Sends the request. The reads of the response's body, under the idle timeout from the
-        request on."""
-        with self._translated_errors(turn_end), idle_timeout.extend():
+        self._take = take
+        now = self._loop.time()
+        self._turn_end = now + self._limits.turn.total_seconds()
+        self._silence_end = now + self._limits.first_token.total_seconds()
+        self._move_deadline()
+        with self._translated_errors(), self._idle_timeout.extend():
             response = await self._sender.send(
                 self._path, self._body, self._traceparent, self._files
             )
@@ -148,27 +128,59 @@ class UpstreamCall:
                 if not is_uncompressed(response.headers):
                     raise compressed()
                 self._is_labelled_page = response.content_type == "text/html"
-                async with aclosing(_reads(response.content)) as reads:
-                    yield reads
+                self._body_reader = BodyReader(response, self._use, self._sender.arrivals)
+                await self._body_reader.run()
             finally:
                 if self.done_seen:
                     self._sender.close_soon(response)
                 else:
                     await close_response(response)
 
+    def _use(self, data: bytes) -> Pause | None:
+        """Gives the events of one read on."""
+        events, failure = self._parse(data)
+        if self.done_seen:
+            self._body_reader.end()
+        pause = self._take(events) if events else None
+        if self._note_progress(events):
+            self._silence_end = self._loop.time() + self._gap
+            self._move_deadline()
+        if pause is not None:
+            return partial(self._wait, pause, failure)
+        if failure is not None:
+            raise failure
+        return None
+
+    async def _wait(self, pause: Pause, failure: UpstreamFailed | None) -> None:
+        """Waits, then goes on, or raises the failure behind the events that were given."""
+        self._idle_timeout.pause()
+        began_at = self._loop.time()
+        self._is_waiting = True
+        await pause()
+        self._is_waiting = False
+        self._silence_end += self._loop.time() - began_at
+        self._move_deadline()
+        if failure is not None:
+            raise failure
+
+    def _move_deadline(self) -> None:
+        self._idle_timeout.set_deadline(min(self._turn_end, self._silence_end))
+
     @contextmanager
-    def _translated_errors(self, turn_end: float) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Turns errors of the connection into ours. After the model's end they are ignored: the
         turn is complete."""
         try:
             yield
         except CONNECTION_ERRORS as error:
+            if self._is_waiting:
+                raise  # it is an error of the pause
             if not self._finished:
-                raise self._error_of(error, turn_over=turn_end <= self._silence_end) from error
+                raise self._error_of(error) from error
         except UpstreamFailed as failure:
             raise redacted(failure, self._secrets) from failure.__cause__
 
-    def _note_progress(self, events: list[StreamEvent]) -> bool:
+    def _note_progress(self, events: Sequence[StreamEvent]) -> bool:
         """Whether these events have output. Many servers send empty ones to keep the connection
         open."""
         has_output = False
@@ -180,16 +192,16 @@ class UpstreamCall:
         self._has_output |= has_output
         return has_output
 
-    def _error_of(self, error: Exception, *, turn_over: bool) -> UpstreamFailed | LimitReached:
+    def _error_of(self, error: Exception) -> UpstreamFailed | LimitReached:
         """Our error for one of the connection."""
         if isinstance(error, TimeoutError):
-            return self._timeout_error(turn_over=turn_over)
+            return self._timeout_error()
         failure = self._page_failure() or failure_of_connection(error)
         return redacted(failure, self._secrets)
 
-    def _timeout_error(self, *, turn_over: bool) -> LimitReached:
+    def _timeout_error(self) -> LimitReached:
         limits = self._limits
-        if turn_over:
+        if self._turn_end <= self._silence_end:
             return turn_limit_reached(limits)
         reason, limit = (
             ("token_gap", limits.token_gap)
@@ -248,11 +260,6 @@ def _reader(api: Api) -> ChunkReader | MessagesChunkReader | ResponsesEventReade
             return ChunkReader()
 
 
-async def _reads(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    while data := await content.read(_READ_BYTES):
-        yield data
-
-
 def dialect_of(upstream: UpstreamSettings) -> Dialect:
     """What the translation of a request has to know of this upstream: its settings of the same
     names."""
@@ -267,14 +274,15 @@ class Upstream:
         settings: UpstreamSettings,
         limits: LimitSettings,
         streams: int,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        """`streams`: the maximum number of turns at a time."""
+        """`streams`: the maximum number of turns at a time. `arrivals`: of all upstreams."""
         self.settings = settings
         self.dialect = dialect_of(settings)
         self._secrets = secrets_of(settings)
         self._limits = limits
         retries = UPSTREAM_RETRIES.labels(settings.name)
-        self._sender = RequestSender(settings, streams + 16, retries)
+        self._sender = RequestSender(settings, streams + 16, retries, arrivals or Arrivals())
         self.plain = PlainCaller(self._sender, limits, self._secrets)
 
     def call(

@@ -25,6 +25,7 @@ from models.config.upstream_access import environment_proxy, request_headers
 from models.errors import UpstreamFailed
 from models.fence import fenced
 from models.tasks import cancel_all
+from worker.upstream.body_reader import Arrivals
 from worker.upstream.failures import failure_of_status, unreachable
 from worker.upstream.request_body import RequestFiles, encode, is_large, pieces
 
@@ -77,8 +78,16 @@ class _FailedTry:
 class RequestSender:
     """Sends bodies to one upstream."""
 
-    def __init__(self, settings: UpstreamSettings, connections: int, retries: Counter) -> None:
-        """`connections`: the maximum number of them. `retries` counts what is sent again."""
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        connections: int,
+        retries: Counter,
+        arrivals: Arrivals,
+    ) -> None:
+        """`connections`: the maximum number of them. `retries` counts what is sent again.
+        `arrivals`: where streams of responses wait until they are read."""
+        self.arrivals = arrivals
         self._base_url = settings.base_url.rstrip("/")
         self._query = dict(settings.plain_query)
         headers = {"accept": "application/json", "user-agent": "backburner"}

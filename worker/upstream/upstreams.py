@@ -35,6 +35,7 @@ from models.redis.client import REDIS_ERRORS
 from models.redis.upstream_states import INTERVAL, UpstreamState, write_states
 from worker import metrics
 from worker.translation.history.size import TokenCounter, count_request_tokens
+from worker.upstream.body_reader import Arrivals
 from worker.upstream.circuits import Circuits, Permit
 from worker.upstream.client import Upstream
 from worker.upstream.error_rules import no_such_model
@@ -182,6 +183,7 @@ class Upstreams:
 
     def __init__(self, settings: Settings, streams: int) -> None:
         """`streams`: the maximum number of turns at a time, without the reserve (ADR 0041)."""
+        self.arrivals = Arrivals()
         self._routes = ProjectRoutes(settings)
         upstreams = self._routes.server.upstreams
         # One of several must not take all slots: while it is slow the others still have some.
@@ -196,6 +198,7 @@ class Upstreams:
                     upstream_settings,
                     limits_of(settings.limits, upstream_settings),
                     own_limit or (share or streams) + reserve,
+                    self.arrivals,
                 ),
                 ConcurrencyLimiter(upstream_settings, limit, 0 if own_limit else reserve),
             )

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from models.db.queries.common import ABANDONED, FENCE, STOPPED
+from models.db.queries.common import ABANDONED, FENCE, OPEN, STOPPED
 from models.db.statement import Query, Statement, column
 
 REGISTER = column(
@@ -111,9 +111,14 @@ class RenewedLease:
     None: it was not to take one, or all are taken"""
     watched: list[dict[str, Any]] | None
     """WATCHED; None: the heartbeat does not look"""
+    has_open: bool
+    """a response is open somewhere; always false for a web process"""
 
 
-def _renew(more: str = "") -> Query[RenewedLease]:
+_HAS_OPEN = f"(SELECT true FROM responses WHERE status IN {OPEN} AND deadline < 'infinity' ORDER BY deadline LIMIT 1) IS NOT NULL"
+
+
+def _renew(more: str, has_open: str) -> Query[RenewedLease]:
     return Query(
         f"""
         UPDATE workers SET expires_at = clock_timestamp() + CAST(:lease AS interval) {more}
@@ -124,19 +129,20 @@ def _renew(more: str = "") -> Query[RenewedLease]:
                 SELECT seat FROM generate_series(1, {_SEATS}) AS s (seat)
                 WHERE pg_try_advisory_lock(hashtextextended('watch ' || current_schema() || seat, 0)) LIMIT 1
             ) END AS seat,
-            CASE WHEN CAST(:look AS text) <> '{Look.NONE}' THEN {WATCHED} END AS watched
+            CASE WHEN CAST(:look AS text) <> '{Look.NONE}' THEN {WATCHED} END AS watched,
+            {has_open} AS has_open
         """,
         RenewedLease,
     )
 
 
-RENEW = _renew()
+RENEW = _renew("", _HAS_OPEN)
 """The heartbeat: extends this process's lease, and looks at others. No row: the process was declared
 dead. Its commit does not wait for the disk: after a crash of Postgres the lease is at most 0.6 s
 older, and the process renews it at once. Two flushes a second of each process were most of what an
 idle one costs."""
 RENEW_WEB = _renew(
-    ", settled_at = greatest(settled_at, CAST(:settled_at AS timestamp with time zone))"
+    ", settled_at = greatest(settled_at, CAST(:settled_at AS timestamp with time zone))", "false"
 )
 """RENEW of a web process. It also stores the time before which all its creates have a known outcome
 (models/ownership/creates.py)."""

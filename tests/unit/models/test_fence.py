@@ -4,7 +4,7 @@ a new connection and over one that was open."""
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
@@ -48,9 +48,7 @@ async def _turn(url: str) -> AsyncIterator[Send]:
     async with _upstream(url) as upstream:
 
         async def send() -> None:
-            async with aclosing(upstream.call(BODY).chunks()) as reads:
-                async for _ in reads:
-                    pass
+            await upstream.call(BODY).read(lambda _: None)
 
         yield send
 

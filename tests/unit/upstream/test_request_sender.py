@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from models.errors import UpstreamFailed
 from worker.metrics import UPSTREAM_RETRIES
 from worker.translation.upstream_events import ChatChunk
 from worker.upstream import request_sender
-from worker.upstream.client import Upstream
+from worker.upstream.client import StreamEvent, Upstream
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "héllo ☃"}], "stream": True}
 ANSWER = (
@@ -121,13 +121,9 @@ async def upstream_at(url: str, **settings: Any) -> AsyncIterator[Upstream]:
 
 async def texts(upstream: Upstream, body: dict[str, Any] = BODY) -> list[str]:
     """The texts that a call gets."""
-    async with aclosing(upstream.call(body).chunks()) as reads:
-        return [
-            chunk.content
-            async for chunks in reads
-            for chunk in chunks
-            if isinstance(chunk, ChatChunk)
-        ]
+    events: list[StreamEvent] = []
+    await upstream.call(body).read(events.extend)
+    return [event.content for event in events if isinstance(event, ChatChunk)]
 
 
 @pytest.mark.parametrize(
@@ -211,9 +207,7 @@ async def test_failed_tries_are_counted_and_repeated() -> None:
 async def test_each_try_continues_the_trace_where_that_is_asked_for() -> None:
     traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     async with raw_server(UNAVAILABLE, OK, OK) as server, upstream_at(server.url) as upstream:
-        async with aclosing(upstream.call(BODY, traceparent).chunks()) as reads:
-            async for _ in reads:
-                pass
+        await upstream.call(BODY, traceparent).read(lambda _: None)
         assert server.header("traceparent") == [traceparent] * 2
         assert await texts(upstream) == ["hi"]
         assert b"traceparent" not in server.requests[-1]
@@ -310,9 +304,9 @@ async def test_each_try_sends_the_files_and_keeps_them_no_longer(size: int) -> N
     file = _OneFile(size)
     body = {**BODY, "messages": [{"role": "user", "content": [file]}]}
     async with raw_server(UNAVAILABLE, OK) as server, upstream_at(server.url) as upstream:
-        async with aclosing(upstream.call(body, None, file).chunks()) as reads:
-            async for _ in reads:
-                assert not file.is_held, "the answer may take an hour"
+        held: list[bool] = []
+        await upstream.call(body, None, file).read(lambda _: held.append(file.is_held))
+        assert held == [False], "the answer may take an hour"
         for request in server.requests:
             sent = orjson.loads(request.partition(b"\r\n\r\n")[2])
             assert len(sent["messages"][0]["content"][0]) == size + 23

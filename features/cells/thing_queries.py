@@ -61,7 +61,9 @@ def _is_ours(table: str, id_of_row: str) -> str:
 _ROOT = "r.project_id = :project AND r.id = ANY(CAST(:ids AS uuid[]))"
 _IDS = "ANY(CAST(:ids AS uuid[]))"
 _HIDE = "SET delete_requested_at = clock_timestamp() WHERE id = ANY(CAST(:ids AS uuid[])) AND project_id = :project"
-_IS_IDLE = f"NOT EXISTS (SELECT 1 FROM responses o WHERE o.project_id = t.project_id AND o.status IN {OPEN})"
+_IS_IDLE = (
+    f"NOT EXISTS (SELECT 1 FROM responses o WHERE o.project_id = :project AND o.status IN {OPEN})"
+)
 _ENDED_RESPONSE = f"r.project_id = :project AND r.status IN {ENDED} AND r.worker IS NULL"
 _OF_CONVERSATION = f"SELECT i.response_id FROM items i WHERE i.conversation_id = {_IDS} AND i.response_id IS NOT NULL"
 _HAS_LEFT = "EXISTS (SELECT 1 FROM moved_things m WHERE m.id = {} AND NOT m.is_copy)"
@@ -75,7 +77,7 @@ def _with_responses(responses: str) -> tuple[TravellingTable, ...]:
     """The tables of what belongs to these responses, but their items."""
     return tuple(
         TravellingTable(
-            name, f"x.response_id IN ({responses})", _is_ours("responses", "r.response_id")
+            name, f"x.response_id = ANY(ARRAY({responses}))", _is_ours("responses", "r.response_id")
         )
         for name in ("tool_calls", "event_log", "steers", "idempotency_keys")
     )
@@ -89,7 +91,7 @@ _ENTRIES = f"""SELECT string_agg(concat(e.id, {_ENTRY_VERSION}), ',' ORDER BY e.
 
 KINDS = {
     "conversations": Kind(
-        f"""CASE WHEN NOT EXISTS (SELECT 1 FROM responses o WHERE o.conversation_id = t.id AND o.status IN {OPEN})
+        f"""CASE WHEN NOT EXISTS (SELECT 1 FROM responses o WHERE o.conversation_id = t.id AND o.status IN {OPEN} OFFSET 0)
             THEN concat_ws('|', t.revision, md5(t.metadata::text),
                            (SELECT count(*) FROM items i WHERE i.conversation_id = t.id)) END""",
         (
@@ -297,7 +299,7 @@ class Thing:
 
 
 def _in_window(alias: str) -> str:
-    return f"{alias}.id > :after AND (CAST(:until AS uuid) IS NULL OR {alias}.id <= :until)"
+    return f"{alias}.id > :after AND {alias}.id <= coalesce(CAST(:until AS uuid), '{UUID(int=2**128 - 1)}')"
 
 
 def _things(name: str, kind: Kind, condition: str) -> Query[Thing]:

@@ -63,6 +63,12 @@ READ_IN_ORDER = {
 }
 """Indexes of what waits for a worker or for the purge, which are read from their beginning."""
 READ_ALL_OPEN = {
+    *(
+        f"cells.thing.{statement}[{kind}]"
+        for statement in ("LIST", "FIND", "COPIES")
+        for kind in ("webhook_endpoints", "containers")
+    ),
+    "cells.thing.FIND_LEFT",
     "retention.REPAIR_RESPONSES",
     "files.DELETABLE_PARTS",
     "files.FILE_TOTALS",
@@ -86,13 +92,16 @@ READ_ALL_OPEN = {
     "retrieval.STORED_VECTORS",
     "schedules.REPAIR_SCHEDULES",
 }
-"""They read all open responses, or batches: for operators, for archived projects, for the purge
+"""They read all open responses, or batches: for operators, for archived projects, for one
+that moves to another cell, for the purge
 (one look into an index of what waits, or if files were deleted), only after processes have died, or
 every few seconds for projects with quotas. An upload to a project with quotas reads all its files,
 the metrics read all files, and a new vector store all its stores. The purge and a change of the
 sealing key read all schedules. LAST_ITEM reads one end of an index, which looks the same in a
 plan."""
 BOUNDED = {
+    "cells.thing.END_OF_WINDOW[vector_store_files]",
+    "cells.thing.END_OF_WINDOW[schedules]",
     "console.RECENT_ENDS",
     "console.UPSTREAM_WAITS",
     "files.FILES_BY_PROJECT",

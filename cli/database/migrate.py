@@ -8,7 +8,7 @@ import psycopg
 from alembic import command
 from alembic.util import CommandError
 from psycopg.rows import TupleRow
-from sqlalchemy import create_engine, pool
+from sqlalchemy import create_engine, event, pool
 from sqlalchemy.exc import DBAPIError
 
 from cli.errors import CommandFailed, database_failure
@@ -26,6 +26,7 @@ from models.db.sync import set_search_path
 LOCK = 0x6261636B6275726E
 """The advisory lock of a migration: "backburn" in ASCII. Installations that share a database wait
 for each other."""
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 _SCHEMA = """
     SELECT path, to_regnamespace(path) IS NOT NULL, quote_ident(current_user)
     FROM current_setting('search_path') AS path
@@ -55,7 +56,7 @@ def migrate(
             lock.execute(set_search_path(schema))
             _create_schema(lock)
             if not _is_newer(lock):
-                _upgrade(dsn, schema)
+                _upgrade(dsn, schema, pause)
                 lock.execute(set_search_path(schema))
                 # After the migrations: those are additive, so the functions of the release before
                 # work on the new tables until then, and afterwards if this process ends here.
@@ -119,7 +120,11 @@ def _is_newer(connection: psycopg.Connection[TupleRow]) -> bool:
     return True
 
 
-def _upgrade(dsn: str, schema: str) -> None:
+def _upgrade(dsn: str, schema: str, pause: Callable[[float], None]) -> None:
+    """Runs the missing migrations, each in a transaction. All statements wait behind one that waits
+    for an exclusive lock: behind a long transaction, such as a dump, it is tried again and again.
+    """
+
     def connect() -> psycopg.Connection[TupleRow]:
         connection = _connect(dsn, schema)
         connection.autocommit = False
@@ -127,8 +132,16 @@ def _upgrade(dsn: str, schema: str) -> None:
 
     # psycopg reads the URL, because SQLAlchemy accepts no list of hosts
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=pool.NullPool)
-    with engine.connect() as connection:
-        config = migrations_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_LOCK_TIMEOUT))
+    while True:
+        try:
+            with engine.connect() as connection:
+                config = migrations_config()
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                connection.commit()
+                return
+        except DBAPIError as error:
+            if not isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                raise
+        pause(1)

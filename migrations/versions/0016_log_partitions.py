@@ -19,17 +19,16 @@ depends_on = None
 
 
 def upgrade() -> None:
+    newest = op.get_bind().execute(
+        text("SELECT response_id FROM event_log ORDER BY response_id DESC LIMIT 1")
+    )
+    end = _first_end(newest.scalar())
+    op.execute(
+        "ALTER TABLE event_log DROP CONSTRAINT IF EXISTS ck_event_log_end,"
+        f" ADD CONSTRAINT ck_event_log_end CHECK (response_id < '{end}') NOT VALID"
+    )
     with op.get_context().autocommit_block():
-        newest = op.get_bind().execute(
-            text("SELECT response_id FROM event_log ORDER BY response_id DESC LIMIT 1")
-        )
-        end = _first_end(newest.scalar())
-        for change in (
-            "DROP CONSTRAINT IF EXISTS ck_event_log_end",
-            f"ADD CONSTRAINT ck_event_log_end CHECK (response_id < '{end}') NOT VALID",
-            "VALIDATE CONSTRAINT ck_event_log_end",
-        ):
-            op.execute(f"ALTER TABLE event_log {change}")
+        op.execute("ALTER TABLE event_log VALIDATE CONSTRAINT ck_event_log_end")
     # Without a foreign key: to drop a partition that has one locks `responses`. A trigger deletes
     # the log of a response that is deleted (migrations/functions.sql).
     op.execute(

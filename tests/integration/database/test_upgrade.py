@@ -204,6 +204,27 @@ async def test_stored_logs_become_the_first_partition(
         ]
 
 
+async def test_a_migration_behind_a_long_transaction_lets_others_pass(
+    released_databases: ReleasedDatabases,
+) -> None:
+    dsn = await released_databases.create_copy()
+    waiting = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                 AND query LIKE '%ALTER TABLE responses%' AND wait_event_type = 'Lock'"""
+    with psycopg.connect(dsn) as dump, psycopg.connect(dsn, autocommit=True) as watch:
+        dump.execute("SELECT FROM responses")
+        migration = asyncio.create_task(asyncio.to_thread(migrate, dsn))
+
+        async def waits(count: int) -> bool:
+            return watch.execute(waiting).fetchone() == (count,)
+
+        await until(lambda: waits(1))
+        await until(lambda: waits(0))
+        watch.execute("SELECT FROM responses")
+        assert not migration.done()
+        dump.commit()
+        await migration
+
+
 async def _start_released(own_stack: Stack, folder: Path) -> tuple[Service, Service]:
     """A web process and a worker of 0.1.0. Those of another folder are not forked from the server
     that has imported the modules of this release."""

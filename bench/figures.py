@@ -95,11 +95,11 @@ HEADING = f"{'':58} {'value':>12} {'floor':>10} {'ratio':>8}  {'goal':>8}       
 
 def to_text(row: Row, last: PastRow | None) -> str:
     """The row as one line below HEADING, and a second line with its details."""
-    floor = "" if row.floor is None else _number(row.floor)
+    floor = "" if row.floor is None else number_text(row.floor)
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
     goal = "" if row.goal is None else row.goal.to_text()
     verdict = "" if row.goal is None else "met" if row.is_met else "MISSED"
-    value = f"{_number(row.value)} {row.unit}"
+    value = f"{number_text(row.value)} {row.unit}"
     line = f"{row.name:58} {value:>12} {floor:>10} {ratio:>8}  {goal:>8} {verdict:6}  "
     details = row.details
     if row.floor is not None and row.floor_name != RAW_CHAIN:
@@ -116,12 +116,12 @@ def _last_release(row: Row, last: PastRow | None) -> str:
     if last is None:
         return ""
     if row.ratio is None or not last.ratio:
-        return f"{_number(last.value)} {last.unit}"
+        return f"{number_text(last.value)} {last.unit}"
     change = (row.ratio / last.ratio - 1) * 100
-    return f"{_number(last.value)} {last.unit}, {last.ratio:.2f}x ({change:+.0f} %)"
+    return f"{number_text(last.value)} {last.unit}, {last.ratio:.2f}x ({change:+.0f} %)"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Three digits, or all digits before the point."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 

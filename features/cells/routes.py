@@ -85,9 +85,9 @@ async def import_project(project_id: str, request: Request, _key: Admin) -> Resp
 
 def _require_equal(body: Json, sealer: Sealer) -> None:
     """What the other cell has made must be of use here. Raises InvalidRequest."""
-    if body.get("release", VERSION) != VERSION:
+    if body.get("release") != VERSION:
         raise InvalidRequest("The cells run different releases.", param="release")
-    keys = body.get("secret_keys", [])
+    keys = body.get("secret_keys")
     if not isinstance(keys, list) or any(key not in sealer.key_ids for key in keys):
         raise InvalidRequest(
             "This cell cannot read what the other one has sealed: append the keys of its "

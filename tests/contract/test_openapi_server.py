@@ -18,6 +18,7 @@ from features.proxy.endpoints import ENDPOINTS
 from models.ids import new_uuid
 from models.keys import KeyGrant
 from models.projects.scopes import Scope
+from models.version import VERSION
 from tests.support import keys
 from tests.support.api import JSON, Api
 from tests.support.batches import line, start
@@ -312,6 +313,8 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
             "policy": {},
             "service_accounts": [],
             "keys": [],
+            "release": VERSION,
+            "secret_keys": [],
         },
         "update_project_key": {"scopes": ["read"]},
         "create_admin_key": {"name": "made"},

@@ -53,7 +53,7 @@ A library that is missing here costs time, nothing else.
 
 MODULES = {
     "web": (
-        *("web.app", "web.http.protocol", "web.__main__"),
+        *("web.app", "web.http.protocol"),
         *("models.config.configuration", "models.confinement.policy", "models.process"),
     ),
     "worker": ("worker.celery.app", "worker.celery.pool", "models.process"),

@@ -115,7 +115,8 @@ class RenewedLease:
     """a response is open somewhere; always false for a web process"""
 
 
-_HAS_OPEN = f"(SELECT true FROM responses WHERE status IN {OPEN} AND deadline < 'infinity' ORDER BY deadline LIMIT 1) IS NOT NULL"
+_HAS_OPEN = f"""(SELECT true FROM responses WHERE status IN {OPEN} AND deadline < 'infinity'
+                 ORDER BY deadline LIMIT 1) IS NOT NULL"""
 
 
 def _renew(more: str, has_open: str) -> Query[RenewedLease]:

@@ -16,7 +16,7 @@ def test_each_table_of_a_project_travels_or_stays() -> None:
         more = {
             name
             for name, table in metadata.tables.items()
-            if "project_id" in table.columns
+            if {"project_id", "response_id"} & set(table.columns.keys())
             or any(key.column.table.name in belonging for key in table.foreign_keys)
         }
         if more <= belonging:

@@ -55,6 +55,7 @@ async def lab(
         yield Lab(running, fake, database_server, webs=1, workers=3)
 
 
+@pytest.mark.long
 async def test_a_worker_that_is_frozen_in_a_transaction_loses_its_sessions(lab: Lab) -> None:
     """Its sessions are ended by their name, although PgBouncer holds them."""
     await is_frozen_inside_a_transaction(lab)

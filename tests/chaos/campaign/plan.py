@@ -177,7 +177,7 @@ SHORT = Scale(
     postgres_away=3.0,
     redis_away=2.0,
     machine_away=4.0,
-    clients=80,
+    clients=50,
     errands=12,
 )
 """For CI."""

@@ -154,7 +154,7 @@ async def test_code_without_an_end_can_be_interrupted(session: Session, code: st
     assert (await session.python("1 + 1"))["value"] == "2"
 
 
-@pytest.mark.parametrize("kind", ["python", "shell"])
+@pytest.mark.parametrize("kind", ["python", pytest.param("shell", marks=pytest.mark.long)])
 async def test_a_cell_that_computes_too_much_is_stopped(session: Session, kind: str) -> None:
     loop = "import os\nos.fork()\nwhile True: pass"
     body = {"code": loop, "commands": ["while true; do :; done | while true; do :; done"]}

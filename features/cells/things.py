@@ -53,7 +53,7 @@ async def take_step(project_id: str, step: str, request: Request, _key: Admin) -
         raise InvalidRequest(f"There is no step '{step[:100]}'.", param="step")
     state, body = app_state(request), await read_object(request)
     project, kind = await service.project_of_id(state.pool, project_id), _named_kind(body)
-    if step == "export":  # whoever has this key reads what clients have stored
+    if step == "export":  # this key can read what clients have stored
         entry = AuditEntry(
             actor_of(request),
             "project.export",

@@ -32,7 +32,7 @@ from worker.tools.provider import ToolContext, ToolProvider
 
 _AT_ONCE = 16
 _LEASE = timedelta(seconds=30)
-"""A sandbox that does not answer is asked again after it."""
+"""A sandbox that does not answer gets the next request after it."""
 _POLL = 1.0
 
 

@@ -1,6 +1,6 @@
 """Input and output of a response on pages of the console, and their first lines in a list. Only for
-a session that has asked to see them; the audit log has an entry about each response whose content
-is shown."""
+a session in which an operator opened them; the audit log has an entry about each response whose
+content is shown."""
 
 import asyncio
 import json

@@ -17,5 +17,5 @@ project_moves = Table(
     metadata,
     Column("project_id", Uuid, ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True),
     required("run", Uuid, "the command that moves it; what an earlier one sends is refused"),
-    required("began_at", TIMESTAMP, "when this cell heard of it", default="clock_timestamp()"),
+    required("began_at", TIMESTAMP, "when this cell got the request", default="clock_timestamp()"),
 )

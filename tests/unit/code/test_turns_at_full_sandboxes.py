@@ -23,12 +23,15 @@ class FullSandbox:
 
     def __init__(self) -> None:
         self.room = 0
+        self.asked: set[tuple[str, str]] = set()
+        """Project and container of each call that has looked for room."""
         self.opened: list[str] = []
 
     async def free_sessions(self, _sandbox: str) -> int:
         return self.room
 
     async def open(self, sandbox: str, request: dict[str, Any]) -> Place:
+        self.asked.add((request["project"], request["container"]))
         if not self.room:
             raise SandboxFull("full")
         self.room -= 1
@@ -47,13 +50,10 @@ async def test_a_project_with_many_calls_does_not_get_all_room(
         container = Container(new_uuid(), project, "1g", None, None)
         return asyncio.create_task(opening._new_session(container))
 
-    calls = [call(GREEDY) for _ in range(12)]
-    await asyncio.sleep(0.01)
-    calls.append(call(OTHER))
-    for _ in calls:
-        sandbox.room = 1
-        while sandbox.room:  # noqa: ASYNC110 - the sessions look by themselves
-            await asyncio.sleep(0.001)
+    calls = [*(call(GREEDY) for _ in range(12)), call(OTHER)]
+    while len(sandbox.asked) < 4:  # noqa: ASYNC110 - the sessions look by themselves
+        await asyncio.sleep(0.001)
+    assert Counter(project for project, _ in sandbox.asked) == {GREEDY.hex: 3, OTHER.hex: 1}
+    sandbox.room = len(calls)
     await asyncio.gather(*calls)
     assert Counter(sandbox.opened) == {GREEDY.hex: 12, OTHER.hex: 1}
-    assert OTHER.hex in sandbox.opened[:5]

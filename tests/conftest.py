@@ -104,7 +104,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "File
 def pytest_collection_finish() -> None:
     """Leaves the collected tests to no later garbage collection: with half a gigabyte one takes two
     seconds, in which no double of an upstream or a tool server answers."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()

@@ -40,7 +40,7 @@ async def test_a_message_survives_its_worker_and_a_stream_repeats_nothing(
                         begun.set()
                     async for _ in stream.text_stream:
                         begun.set()
-                    return await stream.get_final_text()
+                    return str(await stream.get_final_text())
 
             stored, cut, silent = (
                 fake.script([*steps, hang()], reply("Good."))

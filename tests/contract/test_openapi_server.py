@@ -35,7 +35,13 @@ from tests.support.fake_upstream import (
     usage,
 )
 from tests.support.openapi_document import check_stream, document, operations, require
-from tests.support.openapi_requests import Case, generated, generated_examples, with_integers
+from tests.support.openapi_requests import (
+    Case,
+    generated,
+    generated_examples,
+    request,
+    with_integers,
+)
 from tests.support.stack import Stack
 from tests.support.strict_types import check_response
 
@@ -344,21 +350,12 @@ def valid_bodies(server: FuzzedServer) -> dict[str, JSON]:
 def send_valid(server: FuzzedServer, operation: str) -> None:
     """Sends one request of the operation that must be answered with 200."""
 
-    @generated_examples(1)
-    @given(case=generated(operation, GenerationMode.POSITIVE))
-    def run(case: Any) -> None:
-        for name, ids in existing_ids(server, operation).items():
-            if name in case.path_parameters:
-                case.path_parameters[name] = ids[-1]
-        needs_time = operation == "costs" or operation.startswith("usage_")
-        case.query = {"start_time": 0} if needs_time else {}
-        case.headers = {}
-        if operation in valid_bodies(server):
-            case.body = valid_bodies(server)[operation]
-        server.send(case, session)
-
+    needs_time = operation == "costs" or operation.startswith("usage_")
+    ids = {name: ids[-1] for name, ids in existing_ids(server, operation).items() if ids}
+    body = valid_bodies(server).get(operation)
+    case = request(operation, ids, {"start_time": 0} if needs_time else {}, body)
     with requests.Session() as session:
-        run()
+        server.send(case, session)
     assert (operation, 200) in {seen[:2] for seen in server.seen}, server.seen
 
 

@@ -19,7 +19,18 @@ Case = schemathesis.Case[Any]
 @cache
 def generated(operation: str, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Requests of one operation. They have no API key: each test adds one."""
-    return _schema().find_operation_by_id(operation).as_strategy(generation_mode=mode)
+    return st.deferred(
+        lambda: _schema().find_operation_by_id(operation).as_strategy(generation_mode=mode)
+    )
+
+
+def request(operation: str, path_parameters: dict[str, str], query: Any, body: Any) -> Case:
+    """A request that is not generated. `body`: None for an operation without one."""
+    described = _schema().find_operation_by_id(operation)
+    parts: dict[str, Any] = {} if body is None else {"body": body}
+    if body is not None:
+        parts["media_type"] = next(iter(described.body)).media_type
+    return described.Case(path_parameters=path_parameters, query=query, headers={}, **parts)
 
 
 @cache

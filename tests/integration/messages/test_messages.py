@@ -140,7 +140,7 @@ async def test_a_tool_runs_at_the_client_and_its_reasoning_comes_back(
 async def test_the_sdks_tool_runner_ends_although_there_are_no_threads(
     claude: anthropic.AsyncAnthropic, fake: FakeUpstream
 ) -> None:
-    @anthropic.beta_async_tool
+    @anthropic.beta_async_tool  # type: ignore[untyped-decorator]
     async def forecast(city: str) -> str:
         """Tomorrow's weather in a city."""
         return f"Rain in {city}."
@@ -394,6 +394,6 @@ async def test_an_answer_in_json_is_asked_for(
         messages=HELLO,
         output_config={"format": {"type": "json_schema", "schema": schema}},
     )
-    assert json.loads(message.content[0].text) == {"city": "Ulm"}  # type: ignore[union-attr]
+    assert json.loads(message.content[0].text) == {"city": "Ulm"}
     sent = fake.requests_for(model)[0].body["response_format"]
     assert sent["json_schema"]["schema"] == schema

@@ -89,13 +89,15 @@ def _events(*events: Json, thinking: Thinking = Thinking.SHOWN) -> list[Json]:
 
 def _message(*events: Json, thinking: Thinking = Thinking.SHOWN) -> Json:
     """What the client makes of it."""
-    snapshot, buffers = None, dict[int, bytes]()
+    snapshot: Any = None
+    buffers = dict[int, bytes]()
     for event in _events(*events, thinking=thinking):
         if event["type"] != "ping":
             typed = EVENT.validate_python(event)
             snapshot = accumulate_event(event=typed, current_snapshot=snapshot, json_bufs=buffers)
     assert snapshot is not None
-    return snapshot.to_dict()
+    message: Json = snapshot.to_dict()
+    return message
 
 
 RUNS: dict[str, tuple[list[Json], list[Json]]] = {

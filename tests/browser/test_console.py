@@ -32,6 +32,7 @@ async def _owner(stack: Stack, response_id: str) -> int:
     return pid
 
 
+@pytest.mark.long
 async def test_a_killed_worker_is_a_story_and_the_tail_goes_on(
     watched: Stack, browser: Browser, fake: FakeUpstream, pictures: Path
 ) -> None:

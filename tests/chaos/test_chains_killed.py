@@ -8,8 +8,8 @@ from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, reply
 from tests.support.stack import SHORT_LEASES, Stack
 
-LENGTH = 60
-KILLS = (15, 40)
+LENGTH = 36
+KILLS = (10, 24)
 """After so many answers all processes are killed."""
 
 

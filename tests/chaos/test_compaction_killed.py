@@ -3,6 +3,8 @@
 import asyncio
 import secrets
 
+import pytest
+
 from tests.conftest import PrivateStack
 from tests.support.api import JSON, until
 from tests.support.chaos.attempts import assert_one_stream
@@ -57,6 +59,7 @@ async def test_a_compaction_is_repeated_after_a_crash_and_a_stored_one_is_not(
         assert first_messages == second_messages
 
 
+@pytest.mark.long
 async def test_a_compact_whose_worker_dies_is_answered_by_the_next(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -83,6 +83,7 @@ async def attempt_outcomes(running: Stack, model: str) -> list[str | None]:
     return outcomes
 
 
+@pytest.mark.long
 async def test_readers_get_one_numbering_although_an_attempt_and_its_release_failed(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:
@@ -181,6 +182,7 @@ async def test_a_response_whose_output_cannot_be_stored_at_its_end_fails_without
         assert len(mcp.tool_calls.calls_with("stored")) == 1
 
 
+@pytest.mark.long
 async def test_a_call_whose_result_only_the_log_has_is_closed_once(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -36,7 +36,7 @@ async def _start_worker_behind_proxy(
 
 @pytest.mark.parametrize(
     ("responses", "latency"),
-    [(200, 0.5), pytest.param(1000, 0.1, marks=[pytest.mark.long, pytest.mark.timeout(240)])],
+    [(100, 0.5), pytest.param(1000, 0.1, marks=[pytest.mark.long, pytest.mark.timeout(240)])],
 )
 async def test_a_stopping_worker_loses_no_response_although_postgres_is_slow(
     private_stack: PrivateStack,

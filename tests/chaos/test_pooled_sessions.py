@@ -66,6 +66,7 @@ async def test_a_killed_worker_is_replaced(lab: Lab) -> None:
     await is_killed_between_journal_and_publish(lab)
 
 
+@pytest.mark.long
 async def test_pgbouncer_restarts(lab: Lab, pgbouncer: PgBouncer) -> None:
     """As a restart of PostgreSQL: attempts are kept."""
     load = await lab.start_load()

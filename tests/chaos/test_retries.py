@@ -26,6 +26,7 @@ async def _until_an_end_is_noticed(own_stack: Stack) -> None:
     await until(may_conclude, 15)
 
 
+@pytest.mark.long
 async def test_a_joined_response_outlives_the_web_process_of_the_first_request(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -827,9 +827,9 @@ RANDOM_EXAMPLES = int(os.environ.get("BACKBURNER_STATE_MACHINE", "0"))  # noqa: 
 
 
 def profile() -> settings:
-    """The same 25 examples in every run, or as many random ones as the environment asks for."""
+    """The same 16 examples in every run, or as many random ones as the environment asks for."""
     return settings(
-        max_examples=RANDOM_EXAMPLES or 25,
+        max_examples=RANDOM_EXAMPLES or 16,
         stateful_step_count=60 if RANDOM_EXAMPLES else 40,
         derandomize=not RANDOM_EXAMPLES,
         deadline=None,

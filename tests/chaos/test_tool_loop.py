@@ -254,6 +254,7 @@ def assert_calls(
             assert "may or may not have happened" in output, cut
 
 
+@pytest.mark.long
 async def test_a_worker_that_was_frozen_before_its_calls_makes_none_when_it_wakes_up(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -580,10 +580,6 @@ async def test_unreachable_database_is_one_sentence_without_its_password(data: P
 
 
 async def test_unusable_settings_are_one_sentence_without_their_value(data: Path) -> None:
-    assert "DATABASE_URL" in (
-        sentence := await failure_of(data, "--database-url", "mysql://root:verysecret@localhost")
-    )
-    assert "verysecret" not in sentence
     assert "BACKBURNER_BOOTSTRAP_KEY" in (
         sentence := await failure_of(data, BACKBURNER_BOOTSTRAP_KEY="tooshort")
     )

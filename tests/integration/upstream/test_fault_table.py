@@ -406,7 +406,10 @@ async def test_every_body_of_a_refusal_becomes_a_clean_error(
         await assert_fails(one_call_stack, fault)
 
 
-@pytest.mark.parametrize("code", [300, 301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "code",
+    [302, 307, *(pytest.param(code, marks=pytest.mark.long) for code in (300, 301, 303, 308))],
+)
 async def test_a_redirect_is_not_followed_and_the_credential_not_sent_on(
     one_call_stack: Stack, fake: FakeUpstream, code: int
 ) -> None:
@@ -858,6 +861,7 @@ SILENT_STREAMS = [
 @cases(
     SILENT_STREAMS,
     *("half a frame", "a comment that never ends", "empty lines only", "events without data only"),
+    *("a head and nothing else", "half a head", "chunks without text only"),
     *("JSON that never ends", "half a refusal"),
 )
 async def test_an_upstream_without_a_first_token_ends_at_the_limit(
@@ -875,7 +879,10 @@ KEEP_ALIVES = {
 }
 
 
-@pytest.mark.parametrize("keep_alive", KEEP_ALIVES)
+@pytest.mark.parametrize(
+    "keep_alive",
+    ["comments", *(pytest.param(name, marks=pytest.mark.long) for name in list(KEEP_ALIVES)[1:])],
+)
 async def test_keep_alives_do_not_extend_the_limit_between_two_tokens(
     short_limits_stack: Stack, fake: FakeUpstream, keep_alive: str
 ) -> None:

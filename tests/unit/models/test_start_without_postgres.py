@@ -19,7 +19,7 @@ def test_without_postgres_a_process_logs_one_line_and_exits_with_1(side: str) ->
     assert line["event"] == "database_unavailable"
 
 
-@pytest.mark.parametrize("side", ["web", "worker"])
+@pytest.mark.parametrize("side", ["web", pytest.param("worker", marks=pytest.mark.long)])
 async def test_without_enough_connections_a_process_logs_why_and_exits_with_1(
     side: str, database_server: Databases
 ) -> None:

@@ -50,7 +50,8 @@ _INDEXES = 8
 _EMBEDDED = 2_048
 """Tools of a list that has embeddings; a longer one is searched by words alone."""
 _EMBEDDING_TIME = 20.0
-"""Seconds that the embeddings of a list or a query may take. Without them words decide."""
+"""Seconds that the embeddings of a list or a query may take, at most half the time of a tool call.
+Without them words decide."""
 _PARAMETERS: Json = {
     "type": "object",
     "properties": {
@@ -72,6 +73,7 @@ class Indexes:
         self._resources = resources
         self._settings = resources.settings.retrieval
         self._embedder = embedder
+        self._time = min(_EMBEDDING_TIME, resources.settings.tools.time.total_seconds() / 2)
         self._kept: OrderedDict[tuple[Any, bytes], ToolIndex] = OrderedDict()
         self._lock = asyncio.Lock()
 
@@ -109,7 +111,7 @@ class Indexes:
         owner = TextOwner(context.project, policy.routes, context.api_key)
         vectors: list[Sequence[float]] = []
         try:
-            async with asyncio.timeout(_EMBEDDING_TIME):
+            async with asyncio.timeout(self._time):
                 for first in range(0, len(texts), batch):
                     made = await self._embedder.embed(
                         owner, texts[first : first + batch], model, self._settings.dimensions

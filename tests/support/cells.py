@@ -79,7 +79,9 @@ async def backburner(deployment: Stack, *arguments: str, **settings: str) -> Res
     return await asyncio.to_thread(runner.invoke, app, arguments, catch_exceptions=False)
 
 
-async def move(second: SecondCell, project: str, source: Stack | None = None) -> str:
+async def move(
+    second: SecondCell, project: str, source: Stack | None = None, exit_code: int = 0
+) -> str:
     """Moves a project to the cell `b`, and returns what the command prints. `source`: not the cell
     `a`, but this deployment."""
     settings = {}
@@ -90,5 +92,5 @@ async def move(second: SecondCell, project: str, source: Stack | None = None) ->
         settings = {"cells__a__url": url, "cells__a__admin_key": key}
     arguments = ("cells", "move", project, "--from", "a", "--to", "b")
     moved = await backburner(second.stack, *arguments, **settings)
-    assert moved.exit_code == 0, moved.output
+    assert moved.exit_code == exit_code, moved.output
     return moved.output

@@ -323,6 +323,90 @@ async def test_the_first_cell_is_killed_while_things_leave_it(
         assert len(fake.requests_for(model)) == 2
 
 
+@pytest.mark.parametrize("in_steps", [False, pytest.param(True, marks=pytest.mark.long)])
+async def test_a_project_comes_back(
+    tool_stack: Stack, second: SecondCell, fake: FakeUpstream, in_steps: bool
+) -> None:
+    """With what was made and changed meanwhile, by the same ids, once. `in_steps`: a response runs
+    while it comes back, all requests work, and it leaves again."""
+    name = f"wanderer {in_steps}"
+    key = await asyncio.to_thread(keys.create, tool_stack.dsn, name)
+    client, there = tool_stack.openai(key=key), second.stack.openai(key=key)
+    old = await client.files.create(file=("old", io.BytesIO(b"old")), purpose="user_data")
+    gone = await client.responses.create(model=fake.script(reply("gone")), input="Hi.")
+    first = await client.responses.create(model=fake.script(reply("one")), input="First.")
+    conversation = await client.conversations.create()
+    talk = await client.responses.create(
+        model=fake.script(reply("Hello.")), input="Hi.", conversation=conversation.id
+    )
+    store = await client.vector_stores.create(name="sea", file_ids=[old.id])
+    container = await client.containers.create(name="bench")
+    await until(lambda: _is_ingested(client, store.id), 30, every=0.05)
+    assert "still in a" not in await move(second, name, tool_stack)
+
+    await client.responses.delete(gone.id)
+    new = await client.files.create(file=("new", io.BytesIO(b"new")), purpose="user_data")
+    last = await client.responses.create(
+        model=fake.script(reply("two")), input="Second.", previous_response_id=first.id
+    )
+    asked: Any = {"type": "message", "role": "user", "content": "More."}
+    await client.conversations.items.create(conversation.id, items=[asked])
+    await client.vector_stores.update(store.id, name="ocean")
+    await client.containers.files.create(container.id, file=("a.csv", b"1,2"))
+    made = {first.id: "one", last.id: "two", talk.id: "Hello."}
+
+    async def all_is_there() -> None:
+        for reader in (client, there):
+            for each, said in made.items():
+                assert (await reader.responses.retrieve(each)).output_text == said
+            with pytest.raises(openai.NotFoundError):
+                await reader.responses.retrieve(gone.id)
+            assert (await reader.files.content(old.id)).content == b"old"
+            assert (await reader.files.content(new.id)).content == b"new"
+            said = [item["content"][0]["text"] for item in await _items(reader, conversation.id)]
+            assert said == ["Hi.", "Hello.", "More."]
+            assert (await reader.vector_stores.retrieve(store.id)).name == "ocean"
+            assert [e.id for e in (await reader.vector_stores.files.list(store.id)).data] == [
+                old.id
+            ]
+            listed = (await reader.containers.files.list(container.id)).data
+            assert [each.path for each in listed] == ["/mnt/data/a.csv"]
+
+    if in_steps:
+        released = asyncio.Event()
+        model = fake.script([text("not "), wait_for(released), *reply("yet")])
+        running = await client.responses.create(model=model, input="Wait.", background=True)
+        assert "still in b: responses: 1" in await move(second, name, tool_stack, back=True)
+        made[running.id] = "not "
+        await all_is_there()
+        more = await client.responses.create(model=fake.script(reply("more")), input="More.")
+        assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(more.id))
+        refused = await move(second, name, tool_stack, exit_code=1)
+        assert "earlier move" in refused
+        released.set()
+        await until(lambda: _has_ended(client, running.id), 30)
+        made |= {running.id: "not yet", more.id: "more"}
+    assert "still in b" not in await move(second, name, tool_stack, back=True)
+    await all_is_there()
+    assert not await tool_stack.value(
+        "SELECT policy->>'moved_to' FROM projects WHERE name = %s", name
+    )
+    count = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
+               WHERE p.name = %s AND r.delete_requested_at IS NULL"""
+    assert await tool_stack.value(count, name) == len(made)
+    assert await second.stack.value(count, name) == 0
+    assert len((await client.files.list()).data) == 2
+    third = await there.responses.create(
+        model=fake.script(reply("three")), input="Third.", previous_response_id=last.id
+    )
+    assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(third.id)) == 1
+    if in_steps:
+        made[third.id] = "three"
+        assert "still in a" not in await move(second, name, tool_stack)
+        await all_is_there()
+        assert await second.stack.value(count, name) == len(made)
+
+
 async def test_a_cell_that_cannot_read_what_is_sealed_takes_nothing_over(
     shared_stack: Stack, second: SecondCell
 ) -> None:

@@ -359,7 +359,7 @@ UNSETTLED = [
     column(
         f"""
         SELECT t.id FROM moved_things m JOIN {name} t ON t.id = m.id
-        WHERE m.project_id = :project AND m.is_copy = :is_copy AND {kind.seen}
+        WHERE t.project_id = :project AND m.is_copy = :is_copy AND {kind.seen}
           {"AND t.store" if name == "responses" else ""} LIMIT 1
         """,
         UUID,

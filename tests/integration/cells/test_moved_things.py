@@ -379,6 +379,10 @@ async def test_a_project_comes_back(
         assert "still in b: responses: 1" in await move(second, name, tool_stack, back=True)
         made[running.id] = "not "
         await all_is_there()
+        for made_up in ("", "-1", "soon", "9" * 5000):
+            relayed = {"x-backburner-relayed": made_up}
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(running.id, extra_headers=relayed)
         more = await client.responses.create(model=fake.script(reply("more")), input="More.")
         assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(more.id))
         refused = await move(second, name, tool_stack, exit_code=1)
@@ -396,6 +400,10 @@ async def test_a_project_comes_back(
     assert await tool_stack.value(count, name) == len(made)
     assert await second.stack.value(count, name) == 0
     assert len((await client.files.list()).data) == 2
+    assert (await client.vector_stores.search(store.id, query="old")).data
+    for stranger in (tool_stack.openai(), second.stack.openai()):
+        with pytest.raises(openai.NotFoundError):
+            await stranger.responses.retrieve(last.id)
     third = await there.responses.create(
         model=fake.script(reply("three")), input="Third.", previous_response_id=last.id
     )

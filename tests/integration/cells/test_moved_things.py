@@ -363,8 +363,8 @@ async def test_a_project_comes_back(
                 await reader.responses.retrieve(gone.id)
             assert (await reader.files.content(old.id)).content == b"old"
             assert (await reader.files.content(new.id)).content == b"new"
-            said = [item["content"][0]["text"] for item in await _items(reader, conversation.id)]
-            assert said == ["Hi.", "Hello.", "More."]
+            items = await _items(reader, conversation.id)
+            assert [each["content"][0]["text"] for each in items] == ["Hi.", "Hello.", "More."]
             assert (await reader.vector_stores.retrieve(store.id)).name == "ocean"
             assert [e.id for e in (await reader.vector_stores.files.list(store.id)).data] == [
                 old.id

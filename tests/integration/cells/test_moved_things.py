@@ -36,6 +36,7 @@ from tests.support.images import image, png
 from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.webhook_receiver import webhook_receiver
 from tests.support.webhooks import Hooks, unwrap
+from tests.support.websocket_client import socket as websocket
 
 _IS_HERE = "SELECT 1 FROM {} WHERE id = %s"
 _MOON = "The tides of the sea are made by the moon. "
@@ -385,11 +386,15 @@ async def test_a_project_comes_back(
                 await client.responses.retrieve(running.id, extra_headers=relayed)
         more = await client.responses.create(model=fake.script(reply("more")), input="More.")
         assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(more.id))
+        async with websocket(tool_stack.api(key=key)) as socket:
+            model = fake.script(reply("said"))
+            said = await socket.create_and_read(model, previous_response_id=more.id)
+        assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(said["id"]))
         refused = await move(second, name, tool_stack, exit_code=1)
         assert "earlier move" in refused
         released.set()
         await until(lambda: _has_ended(client, running.id), 30)
-        made |= {running.id: "not yet", more.id: "more"}
+        made |= {running.id: "not yet", more.id: "more", said["id"]: "said"}
     assert "still in b" not in await move(second, name, tool_stack, back=True)
     await all_is_there()
     assert not await tool_stack.value(

@@ -16,7 +16,7 @@ import pytest
 from cli.embedded import process
 from tests.support.abuse import AttackedStack, attacked_stack
 from tests.support.api import Api
-from tests.support.cells import KEY_OF_TOOLS
+from tests.support.cells import KEY_OF_B, KEY_OF_TOOLS
 from tests.support.console import CONSOLE_SETTINGS, PROXY_SETTINGS
 from tests.support.embeddings import EMBEDDING_MODEL, REWRITE_MODEL, embeddings
 from tests.support.fake_upstream import FakeUpstream
@@ -185,12 +185,12 @@ async def tool_stack(
 ) -> AsyncIterator[Stack]:
     """Shared as well: one web process and one worker that may call MCP servers on this machine.
 
-    It has a key to seal credentials. A tool call may take 3 s; histories and files have little
+    It has keys to seal credentials. A tool call may take 3 s; histories and files have little
     memory.
     """
     settings = {
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
-        "BACKBURNER_SECRET_KEYS": KEY_OF_TOOLS,
+        "BACKBURNER_SECRET_KEYS": f"{KEY_OF_TOOLS},{KEY_OF_B}",
         "BACKBURNER_TOOLS__TIME": "3",
         "BACKBURNER_IMAGES__MODEL": IMAGE_MODEL,
         "BACKBURNER_IMAGES__BYTES": "1000000",

@@ -122,6 +122,8 @@ class Arriving:
             statement = things.IMPORT.get(f"{kind}.{table}")
             if statement is None:
                 raise InvalidRequest(f"The table '{table[:100]}' does not travel with {kind}.")
+            if table == "responses":
+                await fetch(connection, things.DELETE_STALE, {**values, "rows": rows})
             strange = await fetch(connection, statement, {**values, "rows": rows})
             if strange != [0]:
                 raise InvalidRequest("There are rows of another project, or of other things.")

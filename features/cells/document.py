@@ -60,6 +60,10 @@ def components(_deployment: Deployment) -> dict[str, Schema]:
             }
         ),
         "ImportedProject": object_schema(
-            {"object": const("cell.project"), "keys_added": {"type": "integer"}}
+            {
+                "object": const("cell.project"),
+                "keys_added": {"type": "integer"},
+                "moved_at": {"type": ["integer", "null"]},
+            }
         ),
     }

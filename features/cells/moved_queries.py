@@ -17,11 +17,13 @@ class MovedKey:
     project: str
     url: str
     """of the other cell"""
+    moved_at: int
 
 
 MOVED_KEYS = Query(
     f"""
-    SELECT k.hash, p.id AS project_id, p.name AS project, p.policy->>'moved_to' AS url
+    SELECT k.hash, p.id AS project_id, p.name AS project, p.policy->>'moved_to' AS url,
+           coalesce(CAST(p.policy->>'moved_at' AS bigint), 0) AS moved_at
     FROM api_keys k JOIN projects p ON p.id = k.project_id
     WHERE p.policy->>'moved_to' IS NOT NULL AND {IS_VALID} AND NOT 'admin' = ANY(k.scopes)
     """,
@@ -81,7 +83,7 @@ class ProjectExport:
 
 EXPORT_PROJECT = Query(
     """
-    SELECT p.name, p.weight, p.policy - 'moved_to' AS policy,
+    SELECT p.name, p.weight, p.policy - '{moved_to,moved_at}'::text[] AS policy,
            coalesce((SELECT jsonb_agg(to_jsonb(s) ORDER BY s.id) FROM service_accounts s WHERE s.project_id = p.id),
                     '[]') AS service_accounts,
            coalesce((SELECT jsonb_agg(to_jsonb(k) - 'created_by' || jsonb_build_object('hash', encode(k.hash, 'hex'))
@@ -101,6 +103,16 @@ IMPORT_PROJECT = column(
     UUID,
 )
 """Inserts a project with its id. No row: there is one with this id or name."""
+RETURN_PROJECT = column(
+    """
+    UPDATE projects SET weight = :weight, policy = CAST(:policy AS jsonb) || jsonb_build_object(
+        'moved_to', policy->'moved_to', 'moved_at', coalesce(policy->'moved_at', '0'))
+    WHERE id = :id AND policy->>'moved_to' IS NOT NULL RETURNING CAST(policy->>'moved_at' AS bigint)
+    """,
+    int,
+)
+"""Gives a project that has left this cell the policy that it has now. Selects when it has left. No
+row: it has not."""
 IMPORT_KEYS = column(
     """
     WITH accounts AS (

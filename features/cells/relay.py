@@ -10,6 +10,7 @@ cell answers it.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -40,7 +41,9 @@ from web.idempotency.keys import IdempotencyKey, parse_idempotency_key
 from web.state import AppState
 
 _RELAYED = "x-backburner-relayed"
-"""The header of a relayed request. It is not relayed again."""
+"""The header of a relayed request: when its project has moved from the cell that relays it. Only a
+later move relays it again: the cell to which a project comes back serves what has come back."""
+_MOST_DIGITS = 16
 _ID = re.compile(rb"(?:resp|conv|file|vs|batch|cntr|sched|whe)[_-]([0-9a-f]{32})(?![0-9a-f])")
 _MAX_IDS = 1000
 """Of a request; further ones are not looked for."""
@@ -48,7 +51,7 @@ _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "expect")
 )
 _REQUEST_ID = "x-request-id"
-_NOT_SENT_ON = _HOP_BY_HOP | {"content-length", _REQUEST_ID}
+_NOT_SENT_ON = _HOP_BY_HOP | {"content-length", _REQUEST_ID, _RELAYED}
 _OWN_HEADERS = (_REQUEST_ID, "date", "server")
 """Headers that each answer of this process has."""
 _CONNECT = 2.0
@@ -74,11 +77,13 @@ class CellRelay:
             return receive, send
         path: str = scope["path"]
         may_relay = path.startswith("/v1/") and not path.startswith("/v1/organization/")
-        if moved is None or not may_relay or _RELAYED in connection.headers:
+        if moved is None or not may_relay or moved.moved_at <= _relayed_by(connection.headers):
             return receive, send
         if scope["type"] == "websocket":
             socket = SocketRelay(self._state, moved.project, scope, receive, send)
-            await socket.serve(self._connections(), _target(moved.url, scope), _headers(scope))
+            await socket.serve(
+                self._connections(), _target(moved.url, scope), _headers(moved, scope)
+            )
             return None
         memory = Reservation(self._state.budgets.bodies, moved.project)
         body = _Body(receive, connection.headers, self._state, memory)
@@ -86,8 +91,8 @@ class CellRelay:
             await body.read(scope)
             named = await _named(moved.project_id, scope, connection.headers, body.content)
             if (await self.place(named)).here:
-                return body.receive, _Answer(self, moved.url, scope, body, named, send)
-            await self._relay(moved.url, scope, send, body)
+                return body.receive, _Answer(self, moved, scope, body, named, send)
+            await self._relay(moved, scope, send, body)
         finally:
             memory.release()
         return None
@@ -104,9 +109,9 @@ class CellRelay:
         }
         return (await fetch_idempotent(self._state.pool, FIND_PLACE, values))[0]
 
-    async def _relay(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+    async def _relay(self, moved: MovedKey, scope: Scope, send: Send, body: "_Body") -> None:
         """Ends when the answer has ended, or the client has disconnected."""
-        sending = asyncio.create_task(self.send_on(url, scope, send, body))
+        sending = asyncio.create_task(self.send_on(moved, scope, send, body))
         leaving = asyncio.create_task(body.wait_for_disconnect())
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -131,14 +136,14 @@ class CellRelay:
             )
         return self._session
 
-    async def send_on(self, url: str, scope: Scope, send: Send, body: "_Body") -> None:
+    async def send_on(self, moved: MovedKey, scope: Scope, send: Send, body: "_Body") -> None:
         """Sends the request to the other cell, and its answer to the client. Raises Unavailable."""
         begun = False
         try:
             async with self._connections().request(
                 scope["method"],
-                _target(url, scope),
-                headers=_headers(scope),
+                _target(moved.url, scope),
+                headers=_headers(moved, scope),
                 data=body.outgoing(),
                 allow_redirects=False,
             ) as answer:
@@ -158,13 +163,22 @@ def _target(url: str, scope: Scope) -> str:
     return f"{url.rstrip('/')}{scope['path']}{'?' if query else ''}{query}"
 
 
-def _headers(scope: Scope) -> list[tuple[str, str]]:
+def _relayed_by(headers: Headers) -> float:
+    """Which move has relayed this request. -1: none. Infinity: the client has made up a header."""
+    value = headers.get(_RELAYED)
+    if value is None:
+        return -1
+    is_number = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    return int(value) if is_number else math.inf
+
+
+def _headers(moved: MovedKey, scope: Scope) -> list[tuple[str, str]]:
     headers = [
         (name, value)
         for name, value in Headers(scope=scope).items()
         if name not in _NOT_SENT_ON and not name.startswith("sec-websocket-")
     ]
-    return [*headers, (_REQUEST_ID, scope["request_id"]), (_RELAYED, "1")]
+    return [*headers, (_REQUEST_ID, scope["request_id"]), (_RELAYED, str(moved.moved_at))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +221,16 @@ class _Answer:
     """Sends the answer of this cell, unless what the request names has left it meanwhile."""
 
     def __init__(
-        self, relay: CellRelay, url: str, scope: Scope, body: "_Body", named: _Named, send: Send
+        self,
+        relay: CellRelay,
+        moved: MovedKey,
+        scope: Scope,
+        body: "_Body",
+        named: _Named,
+        send: Send,
     ) -> None:
         self._relay = relay
-        self._url = url
+        self._moved = moved
         self._scope = scope
         self._body: _Body | None = body
         self._named = named
@@ -234,7 +254,7 @@ class _Answer:
             error = Unavailable("What this request names has just moved. Please retry.")
             if body.may_repeat:
                 try:
-                    await self._relay.send_on(self._url, self._scope, self._send, body)
+                    await self._relay.send_on(self._moved, self._scope, self._send, body)
                 except Unavailable as unavailable:
                     error = unavailable
                 else:

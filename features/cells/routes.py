@@ -13,12 +13,18 @@ from starlette.responses import Response
 
 from features.audit import record
 from features.cells.arrival import Arriving
-from features.cells.moved_queries import EXPORT_PROJECT, IMPORT_KEYS, IMPORT_PROJECT
+from features.cells.moved_queries import (
+    EXPORT_PROJECT,
+    IMPORT_KEYS,
+    IMPORT_PROJECT,
+    RETURN_PROJECT,
+)
+from features.cells.thing_queries import UNSETTLED
 from features.cells.things import named_uuid, things_router
 from features.cells.views import COLUMNS, read_view
 from features.tenants import service
 from features.tenants.bodies import Json, project_fields, read_object
-from models.db.database import Connection, fetch, find_by_id
+from models.db.database import Connection, Pool, fetch, fetch_idempotent, find_by_id
 from models.db.queries.audit import Actor, AuditEntry
 from models.db.queries.organization import PROJECT_BY_ID, ProjectDetails
 from models.errors import InvalidRequest
@@ -57,13 +63,15 @@ async def export_project(project_id: str, request: Request, _key: Admin) -> Resp
     if found is None:
         raise InvalidRequest("The project is archived.")
     state = app_state(request)
+    await _require_complete(state.pool, project.id, is_copy=True)
     made_with = {"release": VERSION, "secret_keys": state.sealer.key_ids}
     return json_response(asdict(found) | made_with)
 
 
 @router.post("/cell/projects/{project_id}")
 async def import_project(project_id: str, request: Request, _key: Admin) -> Response:
-    """Makes the project and its keys here, with their ids; what is there already stays."""
+    """Makes the project and its keys here, with their ids; what is there already stays. A project
+    that comes back gets its policy of now."""
     body = await read_object(request)
     identifier = parse_admin_id(PROJECT, project_id)
     if identifier is None:
@@ -76,11 +84,24 @@ async def import_project(project_id: str, request: Request, _key: Admin) -> Resp
         raise InvalidRequest(f"The policy cannot be used in this cell: {bad}") from bad
     values = {"name": fields.name, "weight": fields.weight or 1, "policy": Jsonb(policy)}
     keys = {name: Jsonb(_objects(body, name)) for name in _LISTS}
+    await _require_complete(app_state(request).pool, identifier, is_copy=False)
     async with app_state(request).pool.connection() as connection, connection.transaction():
         made = await _import(connection, identifier, values, keys, actor_of(request))
+        left = await fetch(connection, RETURN_PROJECT, {"id": identifier, **values})
     if "run" in body:
         await Arriving(app_state(request).pool, identifier, named_uuid(body, "run")).begin()
-    return json_response({"object": "cell.project", "keys_added": made})
+    moved_at = left[0] if left else None
+    return json_response({"object": "cell.project", "keys_added": made, "moved_at": moved_at})
+
+
+async def _require_complete(pool: Pool, project: UUID, *, is_copy: bool) -> None:
+    """What an earlier move has begun must have ended. Raises InvalidRequest."""
+    for unsettled in UNSETTLED:
+        if await fetch_idempotent(pool, unsettled, {"project": project, "is_copy": is_copy}):
+            raise InvalidRequest(
+                "An earlier move of the project, in the other direction, is not complete: repeat "
+                "it until nothing is left in its first cell."
+            )
 
 
 def _require_equal(body: Json, sealer: Sealer) -> None:
@@ -137,5 +158,3 @@ def _require_usable(stored: list[ProjectDetails], name: str) -> None:
         raise InvalidRequest(f"There is another project with the name '{name[:100]}'.")
     if stored[0].archived_at is not None:
         raise InvalidRequest("The project is archived here.")
-    if stored[0].policy.get("moved_to") is not None:
-        raise InvalidRequest("The project has left this cell, and cannot come back.")

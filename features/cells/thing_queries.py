@@ -355,6 +355,20 @@ BEGIN_LEAVING = column(
 )
 """Notes that the project leaves this cell. Whether each web process has renewed its lease since, so
 that `lease` is left of it; then it knows that the project has moved. No row: it has not."""
+UNSETTLED = [
+    column(
+        f"""
+        SELECT t.id FROM moved_things m JOIN {name} t ON t.id = m.id
+        WHERE t.project_id = :project AND m.is_copy = :is_copy AND {kind.seen}
+          {"AND t.store" if name == "responses" else ""} LIMIT 1
+        """,
+        UUID,
+    )
+    for name, kind in KINDS.items()
+    if kind.mark == "t.id"
+]
+"""Each selects a thing that an earlier move, which is not complete, has copied to this cell, or has
+let go and not deleted."""
 LEAVE = column(
     """
     INSERT INTO moved_things (id, project_id, is_copy)
@@ -489,6 +503,15 @@ def _import(table: TravellingTable) -> Query[int]:
     )
 
 
+DELETE_STALE = column(
+    """
+    DELETE FROM responses x USING json_populate_recordset(NULL::responses, CAST(:rows AS json)) r
+    WHERE x.id = r.id AND x.project_id = :project AND EXISTS (SELECT 1 FROM moved_things m WHERE m.id = x.id OFFSET 0)
+    RETURNING x.id
+    """,
+    UUID,
+)
+"""Deletes those of the responses `rows` that are copies, or have left this cell before."""
 IMPORT = {
     f"{name}.{table.name}": _import(table) for name, kind in KINDS.items() for table in kind.tables
 }

@@ -2,6 +2,7 @@
 or another one, and after a kill."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -70,11 +71,13 @@ class Travel:
         """Copies everything; then lets the target serve the project; then lets everything go that
         no open response of the source needs. `wait`: until nothing is left there. In the end the
         source deletes what has left."""
-        moved = Moved(keys=await self._import())
+        moved = Moved(keys=(await self._import())["keys_added"])
         await self._copy(_Round())
-        moved.keys += await self._import()
-        policy = {"policy": {"moved_to": self._target.url}}
-        await self._json(self._source, "POST", f"/projects/{self._project}", policy)
+        imported = await self._import()
+        moved.keys += imported["keys_added"]
+        had_left = imported["moved_at"]
+        now = max(time.time_ns() // 1_000_000, (had_left or 0) + 1)
+        await self._set(self._source, moved_to=self._target.url, moved_at=now)
         in_vain = 0
         while in_vain < _MOST_IN_VAIN:
             done = _Round()
@@ -90,7 +93,12 @@ class Travel:
                 await asyncio.sleep(_PAUSE)
         if not moved.stays.total():
             await self._forget()
+            if had_left is not None:
+                await self._set(self._target, moved_to=None, moved_at=None)
         return moved
+
+    async def _set(self, cell: CellSettings, **policy: str | int | None) -> None:
+        await self._json(cell, "POST", f"/projects/{self._project}", {"policy": policy})
 
     async def _forget(self) -> None:
         """The source deletes what the target has."""
@@ -100,11 +108,10 @@ class Travel:
                 body = {"kind": kind, "ids": ids}
                 await self._json(self._source, "POST", self._things("/forget"), body)
 
-    async def _import(self) -> int:
+    async def _import(self) -> dict[str, Any]:
         path = f"/cell/projects/{self._project}"
         export = await self._json(self._source, "GET", path)
-        made = await self._json(self._target, "POST", path, {**export, "run": self._run})
-        return int(made["keys_added"])
+        return await self._json(self._target, "POST", path, {**export, "run": self._run})
 
     async def _copy(self, done: _Round) -> None:
         """Copies what the target lacks."""

@@ -109,6 +109,8 @@ class ProjectPolicy(Group):
     egress: ProjectEgress = ProjectEgress()
     moved_to: HttpAddress | None = None
     """The address of the cell to which the project has moved (docs/cells.md)."""
+    moved_at: int = Field(default=0, ge=0, lt=1 << 53)
+    """When, in ms since 1970: of several moves, the later one counts."""
 
     @classmethod
     def from_json(cls, stored: Any) -> Self:

@@ -19,8 +19,8 @@ from tests.support.embeddings import EMBEDDING_MODEL
 from tests.support.fake_upstream import FakeUpstream
 from tests.support.stack import Stack, SuiteSettings, databases, stack
 
-KEY_OF_TOOLS = secrets.token_urlsafe(32)
-"""With which the deployment `tool_stack` seals. The cell `b` opens it."""
+KEY_OF_TOOLS, KEY_OF_B = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+"""With which the deployment `tool_stack` and the cell `b` seal. Both open both."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ async def second_cell(
         "BACKBURNER_CELL": "b",
         "BACKBURNER_EGRESS__ALLOW": "127.0.0.0/8",
         "BACKBURNER_RETRIEVAL__EMBEDDING_MODEL": EMBEDDING_MODEL,
-        "BACKBURNER_SECRET_KEYS": f"{secrets.token_urlsafe(32)},{KEY_OF_TOOLS}",
+        "BACKBURNER_SECRET_KEYS": f"{KEY_OF_B},{KEY_OF_TOOLS}",
         **CONSOLE_SETTINGS,
     }
     for name, key in keys.items():
@@ -79,16 +79,24 @@ async def backburner(deployment: Stack, *arguments: str, **settings: str) -> Res
     return await asyncio.to_thread(runner.invoke, app, arguments, catch_exceptions=False)
 
 
-async def move(second: SecondCell, project: str, source: Stack | None = None) -> str:
-    """Moves a project to the cell `b`, and returns what the command prints. `source`: not the cell
-    `a`, but this deployment."""
+async def move(
+    second: SecondCell,
+    project: str,
+    source: Stack | None = None,
+    *,
+    back: bool = False,
+    exit_code: int = 0,
+) -> str:
+    """Moves a project to the cell `b`, or back, and returns what the command prints. `source`: not
+    the cell `a`, but this deployment."""
     settings = {}
     if source is not None:
         key = new_key()
         bootstrap(source.dsn, key, grant=KeyGrant(scopes=frozenset((Scope.ADMIN,))))
         url = f"http://127.0.0.1:{source.webs[0].port}"
         settings = {"cells__a__url": url, "cells__a__admin_key": key}
-    arguments = ("cells", "move", project, "--from", "a", "--to", "b")
+    origin, goal = ("b", "a") if back else ("a", "b")
+    arguments = ("cells", "move", project, "--from", origin, "--to", goal)
     moved = await backburner(second.stack, *arguments, **settings)
-    assert moved.exit_code == 0, moved.output
+    assert moved.exit_code == exit_code, moved.output
     return moved.output

@@ -17,7 +17,8 @@ import pytest
 from models.ids import new_uuid
 from models.keys import KeyGrant, bootstrap, new_key
 from models.projects.scopes import Scope
-from tests.support import keys
+from tests.conftest import PrivateStack
+from tests.support import batches, keys
 from tests.support.api import JSON, until
 from tests.support.cells import SecondCell, backburner, move
 from tests.support.fake_upstream import (
@@ -25,15 +26,17 @@ from tests.support.fake_upstream import (
     call,
     done,
     finish,
+    hang,
     reply,
     text,
     usage,
     wait_for,
 )
 from tests.support.images import image, png
-from tests.support.stack import Stack
+from tests.support.stack import SHORT_LEASES, Stack
 from tests.support.webhook_receiver import webhook_receiver
 from tests.support.webhooks import Hooks, unwrap
+from tests.support.websocket_client import socket as websocket
 
 _IS_HERE = "SELECT 1 FROM {} WHERE id = %s"
 _MOON = "The tides of the sea are made by the moon. "
@@ -182,11 +185,11 @@ async def test_a_change_at_the_moment_of_leaving_is_made_in_the_other_cell(
     assert [item["content"][0]["text"] for item in there] == ["Once."]
 
 
-async def test_schedules_webhooks_and_images_travel(
+async def test_schedules_webhooks_images_batches_and_containers_travel(
     tool_stack: Stack, second: SecondCell, fake: FakeUpstream
 ) -> None:
     """A schedule is due in one cell only; a webhook is delivered once for each response, signed as
-    before."""
+    before. An ended batch and an idle container are there with their files."""
     async with webhook_receiver() as receiver:
         hooks = Hooks(tool_stack, "planner")
         _, secret = await hooks.create(receiver)
@@ -202,8 +205,26 @@ async def test_schedules_webhooks_and_images_travel(
             tools=[{"type": "image_generation", "model": "cat-painter"}],
         )
         assert painted["output"][0]["result"]
+        client = tool_stack.openai(key=hooks.api.key)
+        started = await batches.start(client, [batches.line("one", fake.script(reply("lined")))])
+        batch = await batches.until_status(client, started, "completed")
+        written = await batches.results(client, batch.output_file_id)
+        container = await client.containers.create(name="bench")
+        file = await client.containers.files.create(container.id, file=("a.csv", b"1,2"))
+        await until(lambda: len(receiver.hooks) == 1, 30)  # of the batch
 
-        await move(second, "planner", tool_stack)
+        assert "still in a" not in await move(second, "planner", tool_stack)
+
+        for reader in (client, second.stack.openai(key=hooks.api.key)):
+            assert await reader.batches.retrieve(batch.id) == batch
+            assert [each.id for each in (await reader.batches.list()).data] == [batch.id]
+            assert await batches.results(reader, batch.output_file_id) == written
+            assert (await reader.containers.retrieve(container.id)).name == "bench"
+            assert [each.id for each in (await reader.containers.list()).data] == [container.id]
+            files = reader.containers.files
+            assert [each.id for each in (await files.list(container.id)).data] == [file.id]
+            content = await files.content.retrieve(file.id, container_id=container.id)
+            assert content.read() == b"1,2"
 
         due = "SELECT due_at IS NOT NULL FROM schedules WHERE id = %s"
         assert not await tool_stack.value(due, _uuid(made.body["id"]))
@@ -212,8 +233,8 @@ async def test_schedules_webhooks_and_images_travel(
         assert await there.get(painted["id"]) == painted
         run = await hooks.api.call("POST", f"/schedules/{made.body['id']}/run")
         assert run.status == 200, run.raw
-        await until(lambda: len(receiver.hooks) == 1, 30)
-        event = unwrap(receiver.hooks[0], secret)
+        await until(lambda: len(receiver.hooks) == 2, 30)
+        event = unwrap(receiver.hooks[1], secret)
         assert (await there.get(event.data.id))["output_text"] == "planned"
 
 
@@ -258,6 +279,145 @@ async def test_a_killed_move_is_repeated(
     there = second.stack.openai(key=key)
     assert sorted(each.id for each in (await there.files.list()).data) == sorted(files)
     assert (await there.responses.retrieve(stored.id)).output_text == "stored"
+
+
+@pytest.mark.long
+async def test_the_first_cell_is_killed_while_things_leave_it(
+    private_stack: PrivateStack, second: SecondCell, fake: FakeUpstream
+) -> None:
+    """Its web process and its worker, while the conversation has left and the files wait. What was
+    open there is answered once, and follows."""
+    async with private_stack(webs=1, workers=1, settings=SHORT_LEASES) as source:
+        key = await asyncio.to_thread(keys.create, source.dsn, "half gone")
+        client, there = source.openai(key=key), second.stack.openai(key=key)
+        file = await client.files.create(file=("a", io.BytesIO(b"bytes")), purpose="user_data")
+        conversation = await client.conversations.create(metadata={"of": "a"})
+        stored = await client.responses.create(
+            model=fake.script(reply("stored")), input="Hi.", conversation=conversation.id
+        )
+        model = fake.script([text("lost"), hang()], reply("once"))
+        running = await client.responses.create(model=model, input="Hi.", background=True)
+        await until(lambda: len(fake.requests_for(model)) == 1)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        async with await psycopg.AsyncConnection.connect(source.dsn) as lock:
+            await lock.execute("SELECT 1 FROM files WHERE id = %s FOR UPDATE", [_uuid(file.id)])
+            moving = asyncio.create_task(move(second, "half gone", source, exit_code=1))
+            await until(lambda: source.value(f"{waiting} AND query ~ 'FOR UPDATE'"), 30)
+            [web], [worker] = source.webs, source.workers
+            source.kill(web)
+            source.kill(worker)
+        assert "does not answer" in await moving
+        assert (await there.responses.retrieve(stored.id)).output_text == "stored"
+        await asyncio.gather(source.start_web(web.port), source.start_worker())
+        assert (await client.files.content(file.id)).content == b"bytes"
+        assert (await client.conversations.retrieve(conversation.id)).metadata == {"of": "a"}
+        await until(lambda: _has_ended(client, running.id), 30)
+        assert "still in a" not in await move(second, "half gone", source)
+        for reader in (client, there):
+            assert (await reader.responses.retrieve(running.id)).output_text == "once"
+            assert [each.id for each in (await reader.files.list()).data] == [file.id]
+            assert (await reader.files.content(file.id)).content == b"bytes"
+            said = [item["content"][0]["text"] for item in await _items(reader, conversation.id)]
+            assert said == ["Hi.", "stored"]
+        count = "SELECT count(*) FROM responses WHERE id = ANY(%s::uuid[])"
+        assert await second.stack.value(count, [_uuid(stored.id), _uuid(running.id)]) == 2
+        assert len(fake.requests_for(model)) == 2
+
+
+@pytest.mark.parametrize("in_steps", [False, pytest.param(True, marks=pytest.mark.long)])
+async def test_a_project_comes_back(
+    tool_stack: Stack, second: SecondCell, fake: FakeUpstream, in_steps: bool
+) -> None:
+    """With what was made and changed meanwhile, by the same ids, once. `in_steps`: a response runs
+    while it comes back, all requests work, and it leaves again."""
+    name = f"wanderer {in_steps}"
+    key = await asyncio.to_thread(keys.create, tool_stack.dsn, name)
+    client, there = tool_stack.openai(key=key), second.stack.openai(key=key)
+    old = await client.files.create(file=("old", io.BytesIO(b"old")), purpose="user_data")
+    gone = await client.responses.create(model=fake.script(reply("gone")), input="Hi.")
+    first = await client.responses.create(model=fake.script(reply("one")), input="First.")
+    conversation = await client.conversations.create()
+    talk = await client.responses.create(
+        model=fake.script(reply("Hello.")), input="Hi.", conversation=conversation.id
+    )
+    store = await client.vector_stores.create(name="sea", file_ids=[old.id])
+    container = await client.containers.create(name="bench")
+    await until(lambda: _is_ingested(client, store.id), 30, every=0.05)
+    assert "still in a" not in await move(second, name, tool_stack)
+
+    await client.responses.delete(gone.id)
+    new = await client.files.create(file=("new", io.BytesIO(b"new")), purpose="user_data")
+    last = await client.responses.create(
+        model=fake.script(reply("two")), input="Second.", previous_response_id=first.id
+    )
+    asked: Any = {"type": "message", "role": "user", "content": "More."}
+    await client.conversations.items.create(conversation.id, items=[asked])
+    await client.vector_stores.update(store.id, name="ocean")
+    await client.containers.files.create(container.id, file=("a.csv", b"1,2"))
+    made = {first.id: "one", last.id: "two", talk.id: "Hello."}
+
+    async def all_is_there() -> None:
+        for reader in (client, there):
+            for each, said in made.items():
+                assert (await reader.responses.retrieve(each)).output_text == said
+            with pytest.raises(openai.NotFoundError):
+                await reader.responses.retrieve(gone.id)
+            assert (await reader.files.content(old.id)).content == b"old"
+            assert (await reader.files.content(new.id)).content == b"new"
+            items = await _items(reader, conversation.id)
+            assert [each["content"][0]["text"] for each in items] == ["Hi.", "Hello.", "More."]
+            assert (await reader.vector_stores.retrieve(store.id)).name == "ocean"
+            assert [e.id for e in (await reader.vector_stores.files.list(store.id)).data] == [
+                old.id
+            ]
+            listed = (await reader.containers.files.list(container.id)).data
+            assert [each.path for each in listed] == ["/mnt/data/a.csv"]
+
+    if in_steps:
+        released = asyncio.Event()
+        model = fake.script([text("not "), wait_for(released), *reply("yet")])
+        running = await client.responses.create(model=model, input="Wait.", background=True)
+        assert "still in b: responses: 1" in await move(second, name, tool_stack, back=True)
+        made[running.id] = "not "
+        await all_is_there()
+        for made_up in ("", "-1", "soon", "9" * 5000):
+            relayed = {"x-backburner-relayed": made_up}
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(running.id, extra_headers=relayed)
+        more = await client.responses.create(model=fake.script(reply("more")), input="More.")
+        assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(more.id))
+        async with websocket(tool_stack.api(key=key)) as socket:
+            model = fake.script(reply("said"))
+            said = await socket.create_and_read(model, previous_response_id=more.id)
+        assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(said["id"]))
+        refused = await move(second, name, tool_stack, exit_code=1)
+        assert "earlier move" in refused
+        released.set()
+        await until(lambda: _has_ended(client, running.id), 30)
+        made |= {running.id: "not yet", more.id: "more", said["id"]: "said"}
+    assert "still in b" not in await move(second, name, tool_stack, back=True)
+    await all_is_there()
+    assert not await tool_stack.value(
+        "SELECT policy->>'moved_to' FROM projects WHERE name = %s", name
+    )
+    count = """SELECT count(*) FROM responses r JOIN projects p ON p.id = r.project_id
+               WHERE p.name = %s AND r.delete_requested_at IS NULL"""
+    assert await tool_stack.value(count, name) == len(made)
+    assert await second.stack.value(count, name) == 0
+    assert len((await client.files.list()).data) == 2
+    assert (await client.vector_stores.search(store.id, query="old")).data
+    for stranger in (tool_stack.openai(), second.stack.openai()):
+        with pytest.raises(openai.NotFoundError):
+            await stranger.responses.retrieve(last.id)
+    third = await there.responses.create(
+        model=fake.script(reply("three")), input="Third.", previous_response_id=last.id
+    )
+    assert await tool_stack.value(_IS_HERE.format("responses"), _uuid(third.id)) == 1
+    if in_steps:
+        made[third.id] = "three"
+        assert "still in a" not in await move(second, name, tool_stack)
+        await all_is_there()
+        assert await second.stack.value(count, name) == len(made)
 
 
 async def test_a_cell_that_cannot_read_what_is_sealed_takes_nothing_over(

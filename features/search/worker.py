@@ -21,6 +21,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
+from features.search.index import SearchIndex
 from models.config.feature_groups import SearchSettings
 from models.db.arrays import Uuids
 from models.db.database import Pool, execute, fetch
@@ -150,12 +151,14 @@ class Search(WorkerFeature):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
         self._documents = SearchDocuments(resources.pool, resources.settings.search)
+        self._index = SearchIndex(resources.pool, resources.settings)
 
     def start(self) -> None:
         """Begins to make documents."""
         self.resources.on_ended.append(self._documents.note_end)
         self.resources.due_poll.add(search_documents.WALK_IS_DUE, self._documents.note_due)
         self.resources.side_tasks.start(self._documents.run(), "search-documents")
+        self.resources.side_tasks.start(self._index.run(), "search-index")
 
 
 FEATURE = Search

@@ -148,6 +148,29 @@ EXAMINE = Query(
     WalkStep,
 )
 """Looks at the newest EXAMINED responses before an id. Always one row."""
+INDEX = "ix_search_documents_document"
+
+
+HAS_DOUBLED = column(
+    f"""
+    SELECT pg_relation_size('{INDEX}') >= greatest(CAST(:small AS bigint), 2 * index_size) AS has_doubled
+    FROM search_walk
+    """,
+    bool,
+)
+"""Whether the index has twice the bytes it had when it was made, and at least `small`."""
+TRY_INDEX_LOCK = column("SELECT pg_try_advisory_lock(:key) AS locked", bool)
+"""For the session. False: another worker makes the index again."""
+UNFINISHED_INDEXES = column(
+    """
+    SELECT indexrelid::regclass::text AS name FROM pg_index
+    WHERE indrelid = 'search_documents'::regclass AND NOT indisvalid
+    """,
+    str,
+)
+"""What a worker has left that died while it made the index again. Quoted where a name needs it."""
+NOTE_INDEX = Statement(f"UPDATE search_walk SET index_size = pg_relation_size('{INDEX}')")
+"""Stores the bytes of the index, which was made now."""
 DELETE_DOCUMENTS = Statement(
     "DELETE FROM search_documents WHERE response_id = ANY(CAST(:ids AS uuid[]))"
 )

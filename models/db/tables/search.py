@@ -1,6 +1,17 @@
 """What operators find responses by, and the filters that they have saved."""
 
-from sqlalchemy import Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, Uuid, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from models.db.tables.base import TIMESTAMP, metadata, optional, required
@@ -32,6 +43,7 @@ search_walk = Table(
     ),
     required("next_at", TIMESTAMP, "when the next step may begin", default="'-infinity'"),
     optional("completed_at", TIMESTAMP, "when it reached the oldest response last"),
+    required("index_size", BigInteger, "bytes of the index when it was made last", default="0"),
     CheckConstraint("single", name="single"),
 )
 

@@ -10,10 +10,13 @@ import pytest
 
 from features.operator import document_search
 from features.operator.filter import LAST_ID, Filter
+from features.search import index as search_index
+from features.search.index import SearchIndex
 from features.search.worker import SearchDocuments
 from models.config.feature_groups import SearchSettings
+from models.config.settings import Settings
 from models.db.database import Connection, Pool, connect, execute, fetch, open_pool
-from models.db.queries.search_documents import WALK_STATE
+from models.db.queries.search_documents import UNFINISHED_INDEXES, WALK_STATE
 from models.db.statement import Statement
 from models.ids import new_uuid
 from tests.support.stack import Databases
@@ -36,7 +39,9 @@ def _id_of(at: datetime) -> UUID:
 
 
 @asynccontextmanager
-async def _searched(databases: Databases) -> AsyncIterator[tuple[Pool, Connection, list[UUID]]]:
+async def _searched(
+    databases: Databases,
+) -> AsyncIterator[tuple[Settings, Pool, Connection, list[UUID]]]:
     """A database with documents; and the responses of the user `a`, the newest first: every second
     one."""
     dsn, now, ids = await databases.create_copy(), datetime.now(UTC), list[UUID]()
@@ -60,7 +65,7 @@ async def _searched(databases: Databases) -> AsyncIterator[tuple[Pool, Connectio
     await pool.open()
     try:
         async with await connect(settings, "search") as database:
-            yield pool, database, ids
+            yield settings, pool, database, ids
     finally:
         await pool.close()
 
@@ -82,7 +87,7 @@ async def test_a_search_finds_everything_once_in_order(
     database_server: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_search, "NEWEST", 3)
-    async with _searched(database_server) as (pool, database, ids):
+    async with _searched(database_server) as (_, pool, database, ids):
         documents = SearchDocuments(pool, SearchSettings())
         await documents.walk()
         [state] = await fetch(database, WALK_STATE, {})
@@ -101,7 +106,7 @@ async def test_a_search_finds_everything_once_in_order(
 async def test_the_walk_makes_what_a_killed_worker_has_not(database_server: Databases) -> None:
     """And again what somebody has deleted."""
     some = Statement("DELETE FROM search_documents WHERE response_id < :id")
-    async with _searched(database_server) as (pool, database, ids):
+    async with _searched(database_server) as (_, pool, database, ids):
         documents = SearchDocuments(pool, SearchSettings())
         await documents.walk()
         await execute(database, some, {"id": ids[2]})
@@ -110,3 +115,42 @@ async def test_the_walk_makes_what_a_killed_worker_has_not(database_server: Data
         async with database.cursor() as cursor:
             await cursor.execute("SELECT count(*) FROM search_documents")
             assert await cursor.fetchone() == (HOURS,)
+
+
+_NEW_WORDS = """
+    UPDATE search_documents d SET document = array_to_tsvector(
+        ARRAY(SELECT w FROM unnest(tsvector_to_array(d.document)) w WHERE w NOT LIKE 'rare%%')
+        || ARRAY(SELECT 'rare' || %(round)s || md5(d.response_id::text || n)
+                 FROM generate_series(1, 99) n))
+"""
+"""Each document gets words that no other one has, and loses those of the round before."""
+_UNFINISHED = "CREATE INDEX CONCURRENTLY unfinished ON search_documents ((1 / (has_text::int - 1)))"
+
+
+async def test_an_index_full_of_words_that_are_gone_is_made_again(
+    database_server: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = 256 * 1024
+    monkeypatch.setattr(search_index, "_SMALL", small)
+    async with _searched(database_server) as (settings, pool, database, ids):
+        await SearchDocuments(pool, SearchSettings()).walk()
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await database.execute(_UNFINISHED)
+        index, sizes = SearchIndex(pool, settings), list[int]()
+        for number in range(8):
+            await database.execute(_NEW_WORDS, {"round": number})
+            await database.execute("VACUUM search_documents")
+            await index.make_if_large()
+            sizes.append(await _index_size(database))
+        assert small < sizes[0], "it was made after the first round"
+        assert max(sizes) < 2.5 * sizes[0], f"it has the words of all rounds: {sizes}"
+        assert await fetch(database, UNFINISHED_INDEXES, {}) == []
+        found = await _all_pages(database, Filter(user="a"), 60)
+        assert [each for page in found for each in page] == ids
+
+
+async def _index_size(database: Connection) -> int:
+    cursor = await database.execute("SELECT pg_relation_size('ix_search_documents_document')")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])

@@ -20,7 +20,7 @@ _LOCK: Final = 0x6262_2E73_6561_7263
 """The advisory lock for making the index: "bb.searc" in ASCII."""
 _PAUSE: Final = 600.0
 """Seconds between two looks at its size."""
-_SMALL: Final = 8 * 1024 * 1024
+_SMALL: Final = 2 * 1024 * 1024
 """Bytes of an index that may be as it is."""
 
 

@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from features.conversations.web import Conversations
 from features.request_bodies import counted_body
+from models.projects.requests import require_conversations
 from web.http.auth import Key, Project
 from web.http.body import held_bytes
 from web.http.json_responses import json_response
 from web.http.params import paging, parse_include, storable_item_id
 from web.http.request_record import actor_of
-from web.responses.project_policy import require_conversations
 from web.state import app_state
 
 router = APIRouter(prefix="/v1/conversations")
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/conversations")
 @router.post("")
 async def create_conversation(request: Request, key: Key) -> Response:
     """Creates a conversation, with up to 20 items."""
-    require_conversations(key)
+    require_conversations(key.policy)
     body = await counted_body(request, key, is_stored=True, conversations=1)
     store = Conversations.of(request).store
     make, show = partial(store.create, key, body.value), partial(store.show, key.project_id)
@@ -42,7 +42,7 @@ async def retrieve_conversation(
 @router.post("/{conversation_id}")
 async def update_conversation(conversation_id: str, request: Request, key: Key) -> Response:
     """Replaces the conversation's metadata."""
-    require_conversations(key)
+    require_conversations(key.policy)
     body = await counted_body(request, key)
     store = Conversations.of(request).store
     return json_response(await store.update(key.project_id, conversation_id, body.value))
@@ -59,7 +59,7 @@ async def delete_conversation(conversation_id: str, request: Request, project: P
 async def add_items(conversation_id: str, request: Request, key: Key) -> Response:
     """Appends up to 20 items to the conversation."""
     parse_include(request)
-    require_conversations(key)
+    require_conversations(key.policy)
     body = await counted_body(request, key, is_stored=True)
     store = Conversations.of(request).store
     make = partial(store.add, key, conversation_id, body.value)

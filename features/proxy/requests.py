@@ -19,6 +19,7 @@ from models.config.routes import Destination, Routes
 from models.db.queries.api_keys import ApiKey
 from models.egress import EgressPolicy
 from models.errors import ApiError
+from models.projects.requests import limit_body_tier
 from models.wire.account_ids import AccountId, body_account_ids
 from models.wire.checks.faults import missing
 from models.wire.checks.parameters import PARAMETERS
@@ -29,7 +30,6 @@ from web.http.body import JsonBody, run_sized
 from web.http.errors import find_upstreams, model_not_found
 from web.http.outbound_urls import require_body_urls, require_names
 from web.responses.account_ids import AccountIds
-from web.responses.project_policy import limit_body_tier
 
 MODEL = "model"
 """The field with the model's name."""

@@ -19,6 +19,7 @@ from models.db.queries.history import (
 from models.egress import EgressPolicy, FetchTarget
 from models.errors import InvalidRequest
 from models.ids import new_item_id
+from models.projects.requests import limit_tier, without_storage
 from models.projects.routes import ProjectRoutes
 from models.secrets import Sealer, Unreadable
 from models.wire.checks.faults import shorten
@@ -46,7 +47,6 @@ from web.http.outbound_urls import (
 from web.responses.account_ids import AccountIds
 from web.responses.continuation import Continuation, resolve_references
 from web.responses.input_files import InputFiles
-from web.responses.project_policy import limit_tier, without_storage
 
 _T = TypeVar("_T")
 
@@ -131,10 +131,8 @@ class RequestValidation:
                 code="model_not_found",
             )
         egress = self._egress.of_project(key.policy.egress)
-        urls = await body.run(partial(self._require_reachable, request, egress))
+        urls = await body.run(partial(self._require_possible, request, egress))
         await require_names(egress, urls)
-        self._require_sealable(request)
-        self._require_compactable(request)
         request = with_approvals(request, self._settings.mcp.require_approval)
         return request if rules.searches else without_searches(request)
 
@@ -177,13 +175,14 @@ class RequestValidation:
                     code="invalid_encrypted_content",
                 ) from None
 
-    def _require_reachable(
+    def _require_possible(
         self, request: CreateRequest, egress: EgressPolicy
     ) -> dict[str, FetchTarget]:
         """The URLs in the parameters that an upstream gets unchecked, by their places.
 
         Raises InvalidRequest for an address that the egress rules of the project refuse: of a file,
-        an MCP server, or in these parameters; and for too many MCP servers.
+        an MCP server, or in these parameters; for too many MCP servers; and for what needs a
+        sealing key if there is none.
         """
         if len(request.credentials) > self._settings.mcp.servers:
             raise InvalidRequest(
@@ -196,7 +195,10 @@ class RequestValidation:
             if tool["type"] == "mcp":
                 url = request.credentials[tool["server_label"]]["server_url"]
                 require_fetchable(egress, url, f"tools[{index}].server_url")
-        return require_parameter_urls(egress, request.parameters, self._all_passthrough)
+        urls = require_parameter_urls(egress, request.parameters, self._all_passthrough)
+        self._require_sealable(request)
+        self._require_compactable(request)
+        return urls
 
     def _require_sealable(self, request: CreateRequest) -> None:
         """Raises InvalidRequest for credentials if no key is configured to seal them with."""

@@ -4,9 +4,8 @@
 from dataclasses import replace
 from typing import Any
 
-from models.db.queries.api_keys import ApiKey
 from models.errors import InvalidRequest
-from models.projects.policy import HighestTier
+from models.projects.policy import HighestTier, ProjectPolicy
 from models.wire.request import CreateRequest
 
 _NORMAL = (None, "auto", "default")
@@ -25,9 +24,9 @@ def without_storage(request: CreateRequest) -> CreateRequest:
     return replace(request, store=False, cache=None)
 
 
-def require_conversations(key: ApiKey) -> None:
-    """Raises InvalidRequest if the project of this key keeps nothing."""
-    if key.policy.zero_retention:
+def require_conversations(policy: ProjectPolicy) -> None:
+    """Raises InvalidRequest if the project keeps nothing."""
+    if policy.zero_retention:
         raise _no_conversations(None)
 
 

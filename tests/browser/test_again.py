@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.async_api import Browser, expect
 
 from tests.support.browser import logged_in
@@ -13,6 +14,7 @@ WIDTH = 375
 _EVIL = "<img src=x onerror=alert(1)>"
 
 
+@pytest.mark.long
 async def test_failed_ones_are_selected_run_again_with_another_model_and_compared(
     watched: Stack, browser: Browser, fake: FakeUpstream
 ) -> None:

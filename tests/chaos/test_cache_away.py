@@ -26,6 +26,7 @@ async def _post(api: Api, model: str, **body: object) -> HttpResponse:
     return answer
 
 
+@pytest.mark.long
 async def test_redis_holds_no_plain_text_of_the_cache_and_may_lose_it(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -108,6 +108,7 @@ async def test_a_worker_ends_in_a_long_cell_and_its_result_is_there(
         assert_one_stream(await api.replay(created))
 
 
+@pytest.mark.long
 async def test_a_sandbox_is_killed_in_a_cell_and_the_response_goes_on(
     private_stack: PrivateStack, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ async def texts_of(api: Api, conversation_id: str) -> list[str]:
     return [item.get("call_id") or item["content"][0]["text"] for item in page.body["data"]]
 
 
+@pytest.mark.long
 async def test_after_a_worker_dies_a_conversation_has_each_item_once(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

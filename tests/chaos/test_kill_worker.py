@@ -252,6 +252,7 @@ async def test_a_frozen_worker_that_wakes_up_can_write_nothing(
         assert await running.api(1).replay(response_id) == stream.frames
 
 
+@pytest.mark.long
 async def test_a_stopping_worker_hands_its_responses_over(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

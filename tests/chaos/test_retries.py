@@ -69,7 +69,11 @@ async def test_a_joined_response_outlives_the_web_process_of_the_first_request(
         assert len(fake.requests_for(model)) == 1
 
 
-@pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
+@pytest.mark.parametrize(
+    "background",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["background", "foreground"],
+)
 async def test_the_sdks_retry_continues_the_response_of_a_killed_web_process(
     private_stack: PrivateStack, fake: FakeUpstream, *, background: bool
 ) -> None:

@@ -250,6 +250,7 @@ _SLOW_HEARTBEAT = {
 When Postgres is back, the heartbeat renews the lease up to a second later."""
 
 
+@pytest.mark.long
 async def test_while_postgres_is_down_creates_are_refused_and_the_websocket_stays_open(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

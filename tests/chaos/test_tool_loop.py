@@ -337,6 +337,7 @@ async def test_a_stopping_worker_finishes_its_calls_and_starts_none(
         ), "the response was not handed over"
 
 
+@pytest.mark.long
 async def test_a_stopping_worker_waits_longer_for_a_call_that_must_not_run_twice(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -38,7 +38,7 @@ prctl(22, 2, ctypes.addressof(head))
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Refuses `unshare` to the command that follows, as the rules of container engines do."""
-OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "4")
+OPTIONS = ("--memory", "256", "--disk", "100", "--wall-time", "30", "--cpu-time", "2")
 
 
 class Session:

@@ -61,13 +61,13 @@ def flat(turns: list[HistoryTurn]) -> list[JSON]:
     return [item for turn in turns for item in [*turn.input_items, *turn.output_items()]]
 
 
-@examples(120)
+@examples(40)
 @given(turns=histories())
 def test_a_history_becomes_messages_turn_by_turn(turns: list[HistoryTurn]) -> None:
     assert normalize_messages(messages(flat(turns))) == expected_messages(turns)
 
 
-@examples(60)
+@examples(40)
 @given(turns=histories())
 def test_items_that_upstreams_refuse_are_left_out(turns: list[HistoryTurn]) -> None:
     published = messages(flat(turns))
@@ -84,7 +84,7 @@ def test_items_that_upstreams_refuse_are_left_out(turns: list[HistoryTurn]) -> N
     assert not {turn.broken_call for turn in turns} & set(called)
 
 
-@examples(60)
+@examples(40)
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_every_cut_between_turns_gives_the_same(turns: list[HistoryTurn], at: int) -> None:
     """The border between two responses does not show."""
@@ -107,7 +107,7 @@ def test_one_system_message_does_not_change_the_order_of_others(turns: list[Hist
     ]
 
 
-@examples(60)
+@examples(40)
 @given(turns=histories(), at=st.integers(0, 10**6))
 def test_a_missing_or_foreign_output_is_refused(turns: list[HistoryTurn], at: int) -> None:
     items = flat(turns)

@@ -217,7 +217,7 @@ def damage(events: list[JSON], chance: random.Random) -> list[bytes]:
 CHANCE = st.randoms(use_true_random=False)
 
 
-@examples(200)
+@examples(100)
 @given(chance=CHANCE)
 def test_a_damaged_turn_still_obeys_the_contract(chance: random.Random) -> None:
     translator = NativeTranslator(

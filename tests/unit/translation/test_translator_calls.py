@@ -315,7 +315,7 @@ ARGUMENTS = st.dictionaries(
 ).map(json.dumps)
 
 
-@examples(100)
+@examples(50)
 @given(
     arguments=st.lists(ARGUMENTS, min_size=1, max_size=4),
     chance=st.randoms(use_true_random=False),

@@ -32,7 +32,7 @@ def _marks(value: object) -> int:
     return 0
 
 
-@examples(200)
+@examples(100)
 @given(value=JSON_VALUES, size=st.integers(1, 8))
 def test_values_in_pieces_are_counted_without_those_in_strings(value: object, size: int) -> None:
     encoded = json.dumps(value).encode()

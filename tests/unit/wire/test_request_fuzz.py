@@ -316,7 +316,7 @@ def _damaged(chance: random.Random, depth: int) -> Any:
 def test_random_json_is_accepted_or_refused() -> None:
     accepted = 0
 
-    @examples(400)
+    @examples(200)
     @given(chance=st.randoms(use_true_random=False))
     def check(chance: random.Random) -> None:
         nonlocal accepted

@@ -7,6 +7,7 @@ responses are deleted.
 
 from typing import Final
 
+import psycopg
 import structlog
 
 from models.config.settings import Settings
@@ -33,11 +34,18 @@ class SearchIndex:
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
-        await repeat("search_index", self.make_if_large, _PAUSE)
+        await repeat("search_index", self._look, _PAUSE)
+
+    async def _look(self) -> None:
+        try:
+            await self.make_if_large()
+        except psycopg.Error as error:
+            logger.warning("search_index_not_made", error=str(error).strip())
 
     async def make_if_large(self) -> None:
         """Makes it again if it has twice the size that it had when it was made, unless another
-        worker does. Searches and new documents use the old one meanwhile: the disk has both."""
+        worker does. Searches and new documents use the old one meanwhile: the disk has both. Raises
+        `psycopg.Error`, such as for a full disk."""
         if not await self._has_doubled(self._pool):
             return
         async with await connect(self._settings, "search-index") as connection:

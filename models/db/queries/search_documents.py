@@ -149,8 +149,6 @@ EXAMINE = Query(
 )
 """Looks at the newest EXAMINED responses before an id. Always one row."""
 INDEX = "ix_search_documents_document"
-
-
 HAS_DOUBLED = column(
     f"""
     SELECT pg_relation_size('{INDEX}') >= greatest(CAST(:small AS bigint), 2 * index_size) AS has_doubled

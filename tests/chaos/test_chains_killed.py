@@ -3,6 +3,8 @@
 import asyncio
 from functools import partial
 
+import pytest
+
 from tests.conftest import PrivateStack
 from tests.support.api import until
 from tests.support.fake_upstream import FakeUpstream, Script, UpstreamRequest, reply
@@ -35,6 +37,7 @@ async def _kill_all(running: Stack) -> None:
     await running.start_web()
 
 
+@pytest.mark.long
 async def test_many_in_a_row_run_in_order_although_every_process_is_killed(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

@@ -21,6 +21,7 @@ CONTEXT_MANAGEMENT: JSON = {
 }
 
 
+@pytest.mark.long
 async def test_a_compaction_is_repeated_after_a_crash_and_a_stored_one_is_not(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

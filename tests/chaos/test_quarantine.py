@@ -126,6 +126,7 @@ async def test_a_response_that_kills_its_workers_late_fails_after_a_bounded_numb
         assert CRASHES_ALONE < len(killer.kinds) <= CRASHES_FINAL + 1
 
 
+@pytest.mark.long
 async def test_suspects_run_in_groups_and_one_that_survived_makes_room(
     private_stack: PrivateStack, fake: FakeUpstream
 ) -> None:

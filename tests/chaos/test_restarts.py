@@ -230,6 +230,7 @@ async def test_a_running_response_survives_a_restart_of_postgres(
         )
 
 
+@pytest.mark.long
 async def test_a_running_response_survives_a_crash_of_postgres(
     embedded_postgres: None, tmp_path: Path, suite_settings: SuiteSettings, fake: FakeUpstream
 ) -> None:

@@ -69,6 +69,7 @@ async def _with_history(api: Api, fake: FakeUpstream, size: int) -> str:
     return response_id
 
 
+@pytest.mark.long
 async def test_long_histories_wait_until_there_is_memory_for_them(
     small: Stack, fake: FakeUpstream
 ) -> None:

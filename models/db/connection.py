@@ -45,14 +45,17 @@ class Connection(AsyncConnection[TupleRow]):
 
     runs_in_thread = False
     """Set before a large statement. The connection is closed after it."""
+    check_interval = _CHECK_INTERVAL
+    """Seconds. Longer for one that waits for notifications: each look wakes the process."""
 
     async def wait(
         self,
         gen: PQGen[T],
-        interval: float = _CHECK_INTERVAL,
+        interval: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (psycopg declares it)
     ) -> T:
         """What psycopg calls for each step of a statement. Raises what its own method raises."""
+        interval = interval or self.check_interval
         if not self.runs_in_thread:
             return await super().wait(gen, interval, timeout)
         # libpq then sends without the interpreter's lock, and does not move its buffer.

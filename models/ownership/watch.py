@@ -42,6 +42,8 @@ logger = structlog.get_logger()
 
 _RETRY_DELAY = 0.25
 """Seconds until the next try after an error of Postgres."""
+_LISTEN_CHECK = 60.0
+"""Seconds. A notification, or the end of the connection, wakes the session before."""
 _MAX_LEASE_ANSWER_TIME = 1.0
 """Seconds. If a look took longer, Postgres was stalled and could not renew leases either."""
 _MAX_TIE_ANSWER_TIME = 0.5
@@ -113,6 +115,7 @@ class Watch:
             with suppress(*DATABASE_UNAVAILABLE):
                 async with await connect(self._settings, str(self._lease.id)) as connection:
                     await execute(connection, leases.LISTEN_FOR_ORPHANS, {})
+                    connection.check_interval = _LISTEN_CHECK
                     async for _ in connection.notifies():
                         on_orphans()
             await asyncio.sleep(_RETRY_DELAY)

@@ -54,12 +54,21 @@ class SearchIndex:
             if not await self._has_doubled(connection):
                 return
             await connection.execute("SET statement_timeout = 0")
-            for name in await fetch(connection, search_documents.UNFINISHED_INDEXES, {}):
-                await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode())
+            await _drop_unfinished(connection)
             remake = f"REINDEX INDEX CONCURRENTLY {search_documents.INDEX}"
-            await connection.execute(remake.encode())
+            try:
+                await connection.execute(remake.encode())
+            except psycopg.Error:
+                # It would keep a full disk full.
+                await _drop_unfinished(connection)
+                raise
             await execute(connection, search_documents.NOTE_INDEX, {})
         logger.info("search_index_made")
 
     async def _has_doubled(self, on: Pool | Connection) -> bool:
         return (await fetch(on, search_documents.HAS_DOUBLED, {"small": _SMALL}))[0]
+
+
+async def _drop_unfinished(connection: Connection) -> None:
+    for name in await fetch(connection, search_documents.UNFINISHED_INDEXES, {}):
+        await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode())

@@ -1,5 +1,6 @@
 """A search by documents finds what is far back, in order, however often it has to stop."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from models.db.database import Connection, Pool, connect, execute, fetch, open_p
 from models.db.queries.search_documents import UNFINISHED_INDEXES, WALK_STATE
 from models.db.statement import Statement
 from models.ids import new_uuid
+from tests.support.api import until
 from tests.support.stack import Databases
 from tests.support.worker_rows import settings_for
 
@@ -124,6 +126,7 @@ _NEW_WORDS = """
                  FROM generate_series(1, 99) n))
 """
 """Each document gets words that no other one has, and loses those of the round before."""
+_CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'REINDEX%'"
 _UNFINISHED = "CREATE INDEX CONCURRENTLY unfinished ON search_documents ((1 / (has_text::int - 1)))"
 
 
@@ -147,6 +150,29 @@ async def test_an_index_full_of_words_that_are_gone_is_made_again(
         assert await fetch(database, UNFINISHED_INDEXES, {}) == []
         found = await _all_pages(database, Filter(user="a"), 60)
         assert [each for page in found for each in page] == ids
+
+
+@pytest.mark.long
+async def test_an_index_that_could_not_be_made_leaves_nothing_behind(
+    database_server: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "_SMALL", 0)
+    async with _searched(database_server) as (settings, pool, database, _):
+        await SearchDocuments(pool, SearchSettings()).walk()
+
+        async def is_unfinished() -> bool:
+            return bool(await fetch(database, UNFINISHED_INDEXES, {}))
+
+        async with pool.connection() as other:
+            async with other.transaction():
+                # It waits for the end of this transaction.
+                await other.execute("UPDATE search_documents SET has_text = has_text")
+                making = asyncio.create_task(SearchIndex(pool, settings).make_if_large())
+                await until(is_unfinished)
+                await database.execute(_CANCEL)
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                await making
+        assert not await is_unfinished()
 
 
 async def _index_size(database: Connection) -> int:
